@@ -1,0 +1,14 @@
+"""Speculative decoding in JAX: the target's own text, several times faster."""
+
+from specdec_jax._generate import Generation as Generation
+from specdec_jax._generate import GenerationError as GenerationError
+from specdec_jax._generate import copy as copy
+from specdec_jax._generate import generate as generate
+from specdec_jax._generate import grow as grow
+from specdec_jax._generate import stream as stream
+from specdec_jax._options import Sampling as Sampling
+from specdec_jax._types import Params as Params
+from specdec_jax.drafters import DraftModel as DraftModel
+from specdec_jax.drafters import NGram as NGram
+from specdec_jax.drafters import Plain as Plain
+from specdec_jax.targets import Toy as Toy

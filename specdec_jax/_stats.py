@@ -1,0 +1,89 @@
+"""What a person asks of a generation: how much was proposed, and how much of it was right."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from specdec_jax._types import Draft
+
+
+class Stats(NamedTuple):
+    """Counts per row. A step is one verification; the prompt is none."""
+
+    steps: Int[Array, " B"]
+    drafted: Int[Array, " B"]  # valid nodes proposed, roots not counted
+    proposed: Int[Array, "B P"]  # steps with a valid node at this depth; slot 0: steps
+    accepted: Int[
+        Array, "B P"
+    ]  # histogram: steps that kept exactly this many drafted tokens
+
+    def acceptance_length(self) -> float:
+        """τ: tokens emitted per verification, the target's own included, pooled over rows."""
+        steps = int(np.sum(self.steps))
+        return 1 + float(np.sum(_kept(self))) / steps if steps else 0.0
+
+    def acceptance_length_by_row(self) -> np.ndarray:
+        """τ of each row; NaN for a row without a step."""
+        steps = np.asarray(self.steps, np.float64)
+        return np.divide(
+            steps + _kept(self),
+            steps,
+            out=np.full(steps.shape, np.nan),
+            where=steps > 0,
+        )
+
+    def acceptance_by_depth(self) -> np.ndarray:
+        """Share of all steps that kept a token at depth 1, 2, …; τ is 1 + their sum."""
+        return _reached(self)[1:] / max(int(np.sum(self.steps)), 1)
+
+    def conditional_acceptance(self) -> np.ndarray:
+        """Share of the steps that kept depth d - 1 and proposed depth d which kept depth d, for d = 1, 2, …; NaN where there is none."""
+        reached = _reached(self)
+        chances = np.minimum(reached[:-1], np.asarray(self.proposed).sum(0)[1:])
+        return np.divide(
+            reached[1:], chances, out=np.full(chances.shape, np.nan), where=chances > 0
+        )
+
+    def histogram(self) -> np.ndarray:
+        """Steps that kept exactly 0, 1, 2, … drafted tokens."""
+        return np.asarray(self.accepted).sum(0)
+
+
+def init_stats(batch: int, size: int) -> Stats:
+    """No step yet."""
+
+    def zeros(*shape: int) -> Array:
+        return jnp.zeros(shape, jnp.int32)
+
+    return Stats(zeros(batch), zeros(batch), zeros(batch, size), zeros(batch, size))
+
+
+def record(
+    stats: Stats, draft: Draft, depths: Int[Array, "B N"], length: Int[Array, " B"]
+) -> Stats:
+    """Add a step that emitted `length` tokens per row; a row that emitted none is not counted."""
+    counts = (length > 0).astype(jnp.int32)
+    size = stats.accepted.shape[1]
+    slots = jnp.arange(size, dtype=jnp.int32)[None, :]
+    at_depth: Bool[Array, "B N P"] = (
+        depths[:, :, None] == slots[:, None, :]
+    ) & draft.valid[:, :, None]
+    return Stats(
+        stats.steps + counts,
+        stats.drafted + counts * draft.valid[:, 1:].sum(-1, dtype=jnp.int32),
+        stats.proposed + at_depth.any(1).astype(jnp.int32) * counts[:, None],
+        stats.accepted
+        + (slots == length[:, None] - 1).astype(jnp.int32) * counts[:, None],
+    )
+
+
+def _kept(stats: Stats) -> np.ndarray:
+    accepted = np.asarray(stats.accepted)
+    return accepted @ np.arange(accepted.shape[1])
+
+
+def _reached(stats: Stats) -> np.ndarray:
+    """Steps that kept at least this many drafted tokens."""
+    return np.asarray(stats.accepted).sum(0)[::-1].cumsum()[::-1]

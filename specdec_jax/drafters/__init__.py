@@ -1,0 +1,5 @@
+"""What proposes: interchangeable behind `Drafter`."""
+
+from specdec_jax.drafters._draft_model import DraftModel as DraftModel
+from specdec_jax.drafters._ngram import NGram as NGram
+from specdec_jax.drafters._plain import Plain as Plain

@@ -1,0 +1,171 @@
+"""A smaller language model as drafter (Leviathan et al. 2023, Chen et al. 2023)."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from specdec_jax import _cache, _sampling, _tree
+from specdec_jax._types import (
+    Accepted,
+    Cache,
+    Draft,
+    Kind,
+    Params,
+    Proposal,
+    Sampler,
+    Target,
+)
+
+
+class DraftModelState(NamedTuple):
+    """The draft model's own cache. Of its entries the newest `ahead` are drafts not yet judged; one committed token may be missing."""
+
+    cache: Cache
+    ahead: Int[Array, " B"]
+    missing: Int[
+        Array, " B"
+    ]  # the newest committed token, where it has not been read yet
+    is_missing: Bool[Array, " B"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftModel:
+    """Any target with the same vocabulary, drafting a chain token by token.
+
+    Args:
+        model: the draft model; its parameters are `params.drafter`.
+        num_nodes: drafted tokens + 1.
+        kind: "points" drafts the model's best token (under `match`, with the target's own noise), "iid" samples from its law.
+    """
+
+    model: Target
+    num_nodes: int = 5
+    kind: Kind = "points"
+    taps: tuple[int | str, ...] = dataclasses.field(default=(), init=False)
+
+    def __post_init__(self):
+        if self.num_nodes < 2 or self.kind not in ("points", "iid"):
+            raise ValueError(
+                f'DraftModel needs num_nodes >= 2 and kind "points" or "iid", not {self.num_nodes} and "{self.kind}"'
+            )
+
+    @property
+    def max_depth(self) -> int:
+        """A chain."""
+        return self.num_nodes - 1
+
+    def init(self, batch: int, slots: int) -> DraftModelState:
+        """An empty cache, with room for the drafts beyond the last token."""
+        zeros = jnp.zeros(batch, jnp.int32)
+        cache = self.model.init_cache(batch, slots + self.max_depth)
+        return DraftModelState(cache, zeros, zeros + 0, jnp.zeros(batch, jnp.bool_))
+
+    def draft(
+        self,
+        target: Target,
+        params: Params,
+        state: DraftModelState,
+        root: Int[Array, " B"],
+        sampler: Sampler,
+    ) -> tuple[Draft, DraftModelState]:
+        """Read the missing token and the root as a block of two, then draft token by token."""
+        batch = root.shape[0]
+        none = jnp.zeros_like(root)
+        first = jnp.where(
+            state.is_missing[:, None],
+            jnp.stack([state.missing, root], 1),
+            jnp.stack([root, none], 1),
+        )
+        cache, hidden = self._read(
+            params, state.cache, first, 1 + state.is_missing.astype(jnp.int32)
+        )
+        hidden = jnp.take_along_axis(
+            hidden, state.is_missing.astype(jnp.int32)[:, None, None], axis=1
+        )
+        path = jnp.full((batch, 1, self.num_nodes), -1, jnp.int32).at[:, 0, 0].set(root)
+
+        def choose(
+            depth: Int[Array, ""], path: Array, hidden: Array
+        ) -> tuple[Array, Array, Array | None]:
+            logits = self.model.logits(params.drafter, hidden)
+            if self.kind == "points":
+                token, log_q = _sampling.draw(sampler, logits, path)[0][:, 0], None
+            else:
+                log_q = _sampling.law(sampler, logits, path)[:, 0]
+                noise = _sampling.step_noise(
+                    sampler, _sampling.DRAFT, depth, vocab_size=log_q.shape[-1]
+                )
+                token = _sampling.sample(log_q, noise)[0]
+            return token, path.at[:, 0, depth + 1].set(token), log_q
+
+        def extend(carry, depth):
+            cache, path, token = carry
+            cache, hidden = self._read(
+                params, cache, token[:, None], jnp.ones(batch, jnp.int32)
+            )
+            token, path, log_q = choose(depth, path, hidden)
+            return (cache, path, token), log_q
+
+        token, path, log_q = choose(jnp.int32(0), path, hidden)
+        (cache, path, token), more = jax.lax.scan(
+            extend, (cache, path, token), jnp.arange(1, self.max_depth, dtype=jnp.int32)
+        )
+        proposal = None
+        if log_q is not None:
+            laws = jnp.concatenate([log_q[None], more]).swapaxes(0, 1)
+            row = jnp.maximum(jnp.arange(-1, self.max_depth, dtype=jnp.int32), 0)
+            proposal = Proposal(laws, jnp.broadcast_to(row, (batch, self.num_nodes)))
+        parents = _tree.chain(batch, self.num_nodes)
+        draft = Draft(path[:, 0], parents, jnp.ones(parents.shape, jnp.bool_), proposal)
+        ahead = jnp.full(
+            batch, self.max_depth, jnp.int32
+        )  # the root and all drafts but the last
+        return draft, DraftModelState(cache, ahead, none, jnp.zeros(batch, jnp.bool_))
+
+    def update(
+        self, target: Target, params: Params, state: DraftModelState, accepted: Accepted
+    ) -> DraftModelState:
+        """Keep what was read ahead and accepted, drop the rest, read what is new; a single new token can wait for the next draft."""
+        kept = jnp.minimum(accepted.length, state.ahead)
+        cache = state.cache._replace(length=state.cache.length - state.ahead + kept)
+        new = accepted.length - kept
+        unread = state.is_missing.astype(jnp.int32) + new
+        tokens = jnp.concatenate([state.missing[:, None], accepted.tokens], axis=1)
+        first = jnp.where(
+            state.is_missing, 0, 1 + kept
+        )  # whoever misses a token has read nothing ahead
+        source = first[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
+        tokens = jnp.take_along_axis(
+            tokens, jnp.minimum(source, tokens.shape[1] - 1), axis=1
+        )
+
+        def read(cache: Cache) -> DraftModelState:
+            cache, _ = self._read(params, cache, tokens, unread)
+            zeros = jnp.zeros_like(unread)
+            return DraftModelState(cache, zeros, zeros + 0, zeros > 0)
+
+        def wait(cache: Cache) -> DraftModelState:
+            return DraftModelState(
+                cache, jnp.zeros_like(unread), tokens[:, 0], unread > 0
+            )
+
+        return jax.lax.cond((unread > 1).any(), read, wait, cache)
+
+    def _read(
+        self,
+        params: Params,
+        cache: Cache,
+        tokens: Int[Array, "B T"],
+        length: Int[Array, " B"],
+    ) -> tuple[Cache, Array]:
+        """Read the first `length` tokens of each row into the cache."""
+        output = self.model.forward(
+            params.drafter, cache, _tree.causal_block(tokens), ()
+        )
+        path = jnp.broadcast_to(
+            jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape
+        )
+        return self.model.commit(cache, output.pending, path, length), output.hidden

@@ -1,0 +1,11 @@
+"""Building blocks: norms, rotary positions, attention over prefix and block, MLP, the decoder."""
+
+from specdec_jax.nn._attention import attention as attention
+from specdec_jax.nn._decoder import Attend as Attend
+from specdec_jax.nn._decoder import Decoder as Decoder
+from specdec_jax.nn._decoder import DecoderConfig as DecoderConfig
+from specdec_jax.nn._decoder import Tap as Tap
+from specdec_jax.nn._layers import MLP as MLP
+from specdec_jax.nn._layers import Linear as Linear
+from specdec_jax.nn._layers import RMSNorm as RMSNorm
+from specdec_jax.nn._layers import RoPE as RoPE

@@ -1,0 +1,58 @@
+"""Attention to the committed prefix and to the block itself: two sets of scores, one softmax."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+def attention(
+    query: Float[Array, "B T Q H"],
+    prefix_keys: Float[Array, "B K S H"],
+    prefix_values: Float[Array, "B K S H"],
+    length: Int[Array, " B"],
+    block_keys: Float[Array, "B K T H"],
+    block_values: Float[Array, "B K T H"],
+    mask: Bool[Array, "B T T"],
+) -> Float[Array, "B T Q H"]:
+    """Scaled dot-product attention, Q a multiple of K (query head i reads key/value head i // (Q / K)).
+
+    Every query sees the first `length` slots of the prefix, and of the block what `mask` says; its diagonal must be True. What lies
+    in the prefix at or beyond `length` changes nothing, keys that are NaN included.
+    """
+    batch, size, heads, head_width = query.shape
+    kv_heads, slots = prefix_keys.shape[1:3]
+    grouped = query.reshape(
+        batch, size, kv_heads, heads // kv_heads, head_width
+    ).transpose(0, 2, 3, 1, 4)
+    grouped = grouped * jnp.asarray(head_width**-0.5, grouped.dtype)
+
+    is_committed = jnp.arange(slots, dtype=jnp.int32)[None, :] < length[:, None]
+    prefix = jnp.einsum(
+        "bkgth,bksh->bkgts", grouped, prefix_keys, preferred_element_type=jnp.float32
+    )
+    prefix = jnp.where(is_committed[:, None, None, None, :], prefix, -jnp.inf)
+    block = jnp.einsum(
+        "bkgth,bksh->bkgts", grouped, block_keys, preferred_element_type=jnp.float32
+    )
+    block = jnp.where(mask[:, None, None, :, :], block, -jnp.inf)
+
+    best = jnp.maximum(prefix.max(-1, initial=-jnp.inf), block.max(-1))[..., None]
+    prefix, block = jnp.exp(prefix - best), jnp.exp(block - best)
+    total = prefix.sum(-1) + block.sum(-1)
+    read = jnp.einsum(
+        "bkgts,bksh->bkgth",
+        prefix.astype(prefix_values.dtype),
+        prefix_values,
+        preferred_element_type=jnp.float32,
+    )
+    read += jnp.einsum(
+        "bkgts,bksh->bkgth",
+        block.astype(block_values.dtype),
+        block_values,
+        preferred_element_type=jnp.float32,
+    )
+    return (
+        (read / total[..., None])
+        .transpose(0, 3, 1, 2, 4)
+        .reshape(query.shape)
+        .astype(query.dtype)
+    )

@@ -1,0 +1,161 @@
+"""Any flax.nnx decoder as a target."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from specdec_jax import _cache
+from specdec_jax._types import Block, Cache, Pending, TargetOutput
+from specdec_jax.nn import Attend, Tap, attention
+
+
+class ModuleConfig(Protocol):
+    """What a module's configuration must say; anything hashable with these names will do."""
+
+    @property
+    def vocab_size(self) -> int: ...  # noqa: D102
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def num_layers(self) -> int: ...  # noqa: D102
+    @property
+    def num_kv_heads(self) -> int: ...  # noqa: D102
+    @property
+    def head_width(self) -> int: ...  # noqa: D102
+    @property
+    def max_length(self) -> int: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+
+
+class Module(Protocol):
+    """What a module must do: call `attend` once per layer, `tap` on the residual stream after each, and leave caches alone."""
+
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]: ...  # noqa: D102
+
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]: ...  # noqa: D102
+
+    def __call__(  # noqa: D102
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        attend: Attend,
+        tap: Tap,
+    ) -> Float[Array, "B T D"]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleTarget:
+    """A target made of a flax.nnx module class and its configuration.
+
+    `module(config, rngs=…)` builds the network (see `Module`). Parameters are its pure dict. `check_target` proves that it fits.
+    """
+
+    module: Any
+    config: Any  # ModuleConfig
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are in [0, vocab_size)."""
+        return self.config.vocab_size
+
+    @property
+    def num_layers(self) -> int:
+        """Taps are below it."""
+        return self.config.num_layers
+
+    @property
+    def width(self) -> int:
+        """Of the residual stream, hence of each tap."""
+        return self.config.width
+
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        return self.config.max_length
+
+    def init_params(self, key: Key[Array, ""]) -> PyTree:
+        """Random parameters: a pure dict."""
+        return nnx.to_pure_dict(
+            nnx.split(self.module(self.config, rngs=nnx.Rngs(key)))[1]
+        )
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache."""
+        config = self.config
+        return _cache.init_cache(
+            layers=config.num_layers,
+            batch=batch,
+            kv_heads=config.num_kv_heads,
+            slots=slots,
+            head_width=config.head_width,
+            dtype=jnp.dtype(config.dtype),
+        )
+
+    def embed(self, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """What enters layer 0."""
+        return self._network(params).embed(tokens)
+
+    def logits(
+        self, params: PyTree, hidden: Float[Array, "B T D"]
+    ) -> Float[Array, "B T V"]:
+        """Float32 logits."""
+        return self._network(params).logits(hidden)
+
+    def forward(
+        self, params: PyTree, cache: Cache, block: Block, taps: tuple[int | str, ...]
+    ) -> TargetOutput:
+        """Read a block after the committed prefix; the cache is not written."""
+        keys: dict[int, Array] = {}
+        values: dict[int, Array] = {}
+        tapped: dict[int | str, Array] = {}
+
+        def attend(layer: int, query: Array, key: Array, value: Array) -> Array:
+            prefix_keys, prefix_values = cache.keys[layer], cache.values[layer]
+            keys[layer] = key.swapaxes(1, 2).astype(prefix_keys.dtype)
+            values[layer] = value.swapaxes(1, 2).astype(prefix_values.dtype)
+            return attention(
+                query,
+                prefix_keys,
+                prefix_values,
+                cache.length,
+                keys[layer],
+                values[layer],
+                block.mask,
+            )
+
+        def tap(layer: int, x: Array) -> None:
+            if layer in taps:
+                tapped[layer] = x
+
+        positions = cache.length[:, None] + block.depths
+        hidden = self._network(params)(block.tokens, positions, attend, tap)
+        tapped["final"] = hidden
+        features = [tapped[layer] for layer in taps] or [
+            jnp.zeros((*block.tokens.shape, 0), hidden.dtype)
+        ]
+        layers = range(self.num_layers)
+        pending = Pending(
+            tuple(keys[i] for i in layers), tuple(values[i] for i in layers)
+        )
+        return TargetOutput(hidden, jnp.concatenate(features, axis=-1), pending)
+
+    def commit(
+        self,
+        cache: Cache,
+        pending: Pending,
+        path: Int[Array, "B P"],
+        length: Int[Array, " B"],
+    ) -> Cache:
+        """Append the accepted path."""
+        return _cache.commit(cache, pending, path, length)
+
+    def _network(self, params: PyTree) -> Any:
+        """The module around `params`: its graph is made from the configuration, inside the trace, and costs no arithmetic."""
+        graph, _ = nnx.split(
+            nnx.eval_shape(lambda: self.module(self.config, rngs=nnx.Rngs(0)))
+        )
+        return nnx.merge(graph, params)
