@@ -32,7 +32,9 @@ def init_cache(
 def commit(
     cache: Cache, pending: Pending, path: Int[Array, "B P"], length: Int[Array, " B"]
 ) -> Cache:
-    """Append the first `length` entries of `path`, in order; what lies beyond the last slot is dropped, never clamped."""
+    """Append the first `length` entries of `path`, in order; what lies beyond the last
+    slot is dropped, never clamped.
+    """
     slots = slots_after(
         cache.length, path.shape[1], length, cache.keys[0].shape[2] if cache.keys else 0
     )
@@ -52,7 +54,9 @@ def commit(
 def slots_after(
     start: Int[Array, " B"], size: int, length: Int[Array, " B"], capacity: int
 ) -> Int[Array, "B P"]:
-    """Where `length` new entries of each row go; `capacity`, which `mode="drop"` drops, for the rest."""
+    """Where `length` new entries of each row go; `capacity`, which `mode="drop"` drops,
+    for the rest.
+    """
     offsets = jnp.arange(size, dtype=jnp.int32)[None, :]
     slots = start[:, None] + offsets
     return jnp.where((offsets < length[:, None]) & (slots < capacity), slots, capacity)
@@ -64,7 +68,9 @@ def write(
     start: Int[Array, " B"],
     length: Int[Array, " B"],
 ) -> Int[Array, "B S"]:
-    """Write the first `length` of `new` into each row of `buffer` from `start` on; what does not fit is dropped."""
+    """Write the first `length` of `new` into each row of `buffer` from `start` on; what
+    does not fit is dropped.
+    """
     slots = slots_after(start, new.shape[1], length, buffer.shape[1])
     rows = jnp.arange(buffer.shape[0], dtype=jnp.int32)[:, None]
     return buffer.at[rows, slots].set(new, mode="drop")

@@ -1,4 +1,5 @@
-"""Top-k, top-p and min-p without sorting a vocabulary: each is a threshold on the scores, found by bisection.
+"""Top-k, top-p and min-p without sorting a vocabulary: each is a threshold on the
+scores, found by bisection.
 
 Ties at a threshold are all kept, so a filter never depends on the order of token ids.
 """
@@ -19,7 +20,9 @@ def top_k(scores: Float[Array, "B N V"], k: Int[Array, " B"]) -> Float[Array, "B
 def top_p(
     scores: Float[Array, "B N V"], p: Float[Array, " B"]
 ) -> Float[Array, "B N V"]:
-    """Keep the smallest set of largest scores whose softmax mass is at least p; p >= 1 keeps everything."""
+    """Keep the smallest set of largest scores whose softmax mass is at least p; p >= 1
+    keeps everything.
+    """
     mass = jax.nn.softmax(scores, axis=-1)
     wanted = jnp.where(p >= 1, 0.0, p)[:, None]  # a rounded sum may never reach 1
     kept = _keep(scores, lambda kept: jnp.where(kept, mass, 0.0).sum(-1) >= wanted)
@@ -38,7 +41,9 @@ def _keep(
     scores: Float[Array, "B N V"],
     enough: Callable[[Bool[Array, "B N V"]], Bool[Array, "B N"]],
 ) -> Float[Array, "B N V"]:
-    """Scores at or above the highest threshold that keeps enough, which 32 halvings of the ordered float bits find exactly."""
+    """Scores at or above the highest threshold that keeps enough, which 32 halvings of
+    the ordered float bits find exactly.
+    """
     order = _ordered(scores)
 
     def halve(_, bounds):
@@ -54,6 +59,8 @@ def _keep(
 
 
 def _ordered(scores: Float[Array, "B N V"]) -> Int[Array, "B N V"]:
-    """Integers in the order of the floats they come from (0.0 and -0.0 are the same number)."""
+    """Integers in the order of the floats they come from (0.0 and -0.0 are the same
+    number).
+    """
     bits = jax.lax.bitcast_convert_type(scores + 0.0, jnp.int32)
     return jnp.where(bits < 0, jnp.int32(-(2**31)) - bits, bits)

@@ -23,7 +23,9 @@ _SLOTS = 64  # caches hold a power of two, at least this
 
 
 class GenerationError(RuntimeError):
-    """A row ended because its logits were NaN or left no token; `generation` holds what there is."""
+    """A row ended because its logits were NaN or left no token; `generation` holds what
+    there is.
+    """
 
     def __init__(self, message: str, generation: "Generation"):
         super().__init__(message)
@@ -32,7 +34,8 @@ class GenerationError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What `generate` returns, one entry per row (the samples of a prompt follow each other).
+    """What `generate` returns, one entry per row (the samples of a prompt follow each
+    other).
 
     Attributes:
         tokens: the new tokens, a stop id included where one ended the row.
@@ -367,8 +370,8 @@ def _check_extends(rows: list[np.ndarray], state: State) -> None:
         if len(parts) or len(prompt) < len(old):
             at = int(parts[0]) if len(parts) else len(prompt)
             raise ValueError(
-                f"prompt {row} does not extend the {len(old)} tokens of its state: they "
-                f"part at position {at}. A state only grows; start a new one, or pass "
+                f"prompt {row} does not extend the {len(old)} tokens of its state: "
+                f"they part at position {at}. A state only grows; start anew, or pass "
                 "all of its tokens followed by the new ones"
             )
 

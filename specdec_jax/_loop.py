@@ -1,4 +1,6 @@
-"""One step — draft, forward, verify, cut, commit, update, emit — and the loops made of it."""
+"""One step — draft, forward, verify, cut, commit, update, emit — and the loops made of
+it.
+"""
 
 import dataclasses
 from typing import Literal, NamedTuple
@@ -30,7 +32,9 @@ STOP_ID, STOP_STRING, LENGTH, FULL, NAN, NO_TOKEN = range(1, len(REASONS))
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Everything static about a generation: one `Program` and one set of shapes is one executable."""
+    """Everything static about a generation: one `Program` and one set of shapes is one
+    executable.
+    """
 
     target: Target
     drafter: Drafter
@@ -40,7 +44,9 @@ class Program:
 
 
 class State(NamedTuple):
-    """What a conversation needs to go on. The cache holds every token of a row but the newest, the root."""
+    """What a conversation needs to go on. The cache holds every token of a row but the
+    newest, the root.
+    """
 
     cache: Cache
     drafter: PyTree
@@ -63,7 +69,9 @@ class Run(NamedTuple):
 
 
 def ingest(program: Program, params: Params, state: State) -> State:
-    """Read every known token but the last of each row, a chunk at a time, without a logit."""
+    """Read every known token but the last of each row, a chunk at a time, without a
+    logit.
+    """
     if program.chunk == 0:
         return state
     offsets = jnp.arange(program.chunk + 1, dtype=jnp.int32)[None, :]
@@ -128,7 +136,9 @@ def begin(program: Program, params: Params, state: State, request: Request) -> R
 
 
 def step(program: Program, params: Params, request: Request, run: Run) -> Run:
-    """One verification: every running row emits at least one token, or ends and says why."""
+    """One verification: every running row emits at least one token, or ends and says
+    why.
+    """
     target, drafter, state = program.target, program.drafter, run.state
     size = drafter.max_depth + 1
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
@@ -232,7 +242,9 @@ def _decide(
     path_tokens: Int[Array, "B N P"],
     sampler: Sampler,
 ) -> tuple[Verdict, Float[Array, "B P"]]:
-    """The verdict of the program's rule, and for each emitted token a score that is finite if there is such a token."""
+    """The verdict of the program's rule, and for each emitted token a score that is
+    finite if there is such a token.
+    """
     size = program.drafter.max_depth + 1
     if program.rule == "match":
         tokens, node_scores = _sampling.draw(sampler, logits, path_tokens)
@@ -253,7 +265,9 @@ def _decide(
 
 
 def _emitted(draft: Draft, verdict: Verdict) -> Int[Array, "B P"]:
-    """The accepted drafts and the token after them; slots beyond hold tokens of no meaning."""
+    """The accepted drafts and the token after them; slots beyond hold tokens of no
+    meaning.
+    """
     size = verdict.path.shape[1]
     shifted = jnp.take_along_axis(
         draft.tokens, jnp.pad(verdict.path[:, 1:], ((0, 0), (0, 1))), axis=1
@@ -269,7 +283,9 @@ def _cut(
     verdict: Verdict,
     scores: Float[Array, "B P"],
 ) -> tuple[Int[Array, " B"], Int[Array, " B"], Int[Array, " B"] | None]:
-    """How many of the emitted tokens stand (0 in a row that has ended), why the row ends, and the state of its stop strings."""
+    """How many of the emitted tokens stand (0 in a row that has ended), why the row
+    ends, and the state of its stop strings.
+    """
     slots = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None, :]
     count = (
         (run.state.length - run.start)[:, None] + slots + 1

@@ -23,27 +23,35 @@ _STOP_IDS = (
 class Sampling:
     """How the next token is chosen from the target's logits, and when a row ends.
 
-    Every option takes one value for all rows, or a sequence with one per row (for options that are themselves sequences or mappings:
-    a sequence of them). The order is: bias, penalties, banned and allowed ids, constraint, min_new_tokens, temperature, top-k, top-p,
-    min-p; each filter works on what the one before left.
+    Every option takes one value for all rows, or a sequence with one per row (for
+    options that are themselves sequences or mappings: a sequence of them). The order
+    is: bias, penalties, banned and allowed ids, constraint, min_new_tokens,
+    temperature, top-k, top-p, min-p; each filter works on what the one before left.
 
     Args:
         temperature: 0 takes the likeliest token, ties to the lowest id.
         top_k: keep the k likeliest tokens, ties at the threshold included; 0 is off.
-        top_p: keep the smallest set of likeliest tokens with at least this mass; 1 is off.
-        min_p: keep the tokens at least this fraction as likely as the likeliest; 0 is off.
-        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt and output; 1 is off.
+        top_p: keep the smallest set of likeliest tokens with at least this mass; 1 is
+            off.
+        min_p: keep the tokens at least this fraction as likely as the likeliest; 0 is
+            off.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in
+            prompt and output; 1 is off.
         presence_penalty: subtracted from the logits of tokens in the output.
         frequency_penalty: subtracted once per occurrence in the output.
         bias: token id → what to add to its logit.
         banned_ids: never emitted.
         allowed_ids: if given, nothing else is emitted.
-        min_new_tokens: before this many new tokens stop ids are banned and stop strings are not looked for.
-        max_new_tokens: None is until something else ends the row, at the latest a full cache.
+        min_new_tokens: before this many new tokens stop ids are banned and stop strings
+            are not looked for.
+        max_new_tokens: None is until something else ends the row, at the latest a full
+            cache.
         stop_ids: end the row; the id is the row's last token.
-        stop_strings: end the row with the token that completes one; needs `token_bytes` (see `Tokenizer.token_bytes`).
+        stop_strings: end the row with the token that completes one; needs `token_bytes`
+            (see `Tokenizer.token_bytes`).
         token_bytes: the bytes that each token stands for.
-        seed: one for all rows (row r then draws from `fold_in(key(seed), r)`), or one per row; below 2**32.
+        seed: one for all rows (row r then draws from `fold_in(key(seed), r)`), or one
+            per row; below 2**32.
         constrain: a grammar (`Constraint`) for all rows.
     """
 
@@ -80,7 +88,8 @@ class Request(NamedTuple):
 def make_request(
     sampling: Sampling, *, batch: int, vocab_size: int, samples: int = 1
 ) -> Request:
-    """Check a `Sampling` and turn it into arrays; each of `batch` rows is repeated `samples` times, with keys of their own.
+    """Check a `Sampling` and turn it into arrays; each of `batch` rows is repeated
+    `samples` times, with keys of their own.
 
     Raises:
         ValueError: in the caller's words, naming the option and the row.
@@ -125,7 +134,8 @@ def make_request(
     for row in range(batch):
         if least[row] > limit[row]:
             raise ValueError(
-                f"row {row}: min_new_tokens {least[row]:g} is above max_new_tokens {limit[row]:g}"
+                f"min_new_tokens {least[row]:g} is above max_new_tokens "
+                f"{limit[row]:g} (row {row})"
             )
     is_penalised = (
         (repetition != 1).any() or (presence != 0).any() or (frequency != 0).any()
@@ -162,7 +172,9 @@ def make_request(
 
 
 def _keys(rows: "_Rows", seed: int | Sequence[int], samples: int) -> Key[Array, " B"]:
-    """Row r of a scalar seed folds in r; the samples of a row that has its own seed fold in their number, unless there is one only."""
+    """Row r of a scalar seed folds in r; the samples of a row that has its own seed
+    fold in their number, unless there is one only.
+    """
     is_shared = not isinstance(seed, Sequence | np.ndarray)
     seeds = rows.numbers(
         "seed",
@@ -234,11 +246,13 @@ class _Rows:
             return None
         if sampling.token_bytes is None:
             raise ValueError(
-                "stop_strings need token_bytes, which say what each token id spells: pass tokenizer.token_bytes"
+                "stop_strings need token_bytes, which say what each token spells: pass "
+                "tokenizer.token_bytes"
             )
         if len(sampling.token_bytes) > self.vocab_size:
             raise ValueError(
-                f"token_bytes has {len(sampling.token_bytes)} entries for a vocabulary of {self.vocab_size}"
+                f"token_bytes has {len(sampling.token_bytes)} entries for a vocabulary "
+                f"of {self.vocab_size}"
             )
         padding = [b""] * (self.vocab_size - len(sampling.token_bytes))
         return _stops.stop_table(rows, [*sampling.token_bytes, *padding])
@@ -257,7 +271,8 @@ class _Rows:
                 self._check_id("bias", token, row)
                 if math.isnan(amount) or amount == math.inf:
                     raise ValueError(
-                        f"bias of token {token} must be a number or -inf, not {amount} (row {row})"
+                        f"bias of token {token} must be a number or -inf, "
+                        f"not {amount} (row {row})"
                     )
                 table[row, token] = amount
             if allowed[row] is not None:
@@ -272,7 +287,8 @@ class _Rows:
             table[row, list(banned[row])] = -np.inf
             if np.isneginf(table[row]).all():
                 raise ValueError(
-                    f"bias, banned_ids and allowed_ids leave no token to emit (row {row})"
+                    "bias, banned_ids and allowed_ids leave no token to emit "
+                    f"(row {row})"
                 )
         return table
 
@@ -281,7 +297,8 @@ class _Rows:
             return [value] * self.batch
         if len(value) != self.batch:
             raise ValueError(
-                f"{name} has {len(value)} values for {self.batch} rows: give one, or one per row"
+                f"{name} has {len(value)} values for {self.batch} rows: give one, or "
+                "one per row"
             )
         return list(value)
 
@@ -292,5 +309,6 @@ class _Rows:
             or not 0 <= token < self.vocab_size
         ):
             raise ValueError(
-                f"{name}: {token!r} is not a token id in [0, {self.vocab_size}) (row {row})"
+                f"{name}: {token!r} is not a token id in [0, {self.vocab_size}) "
+                f"(row {row})"
             )

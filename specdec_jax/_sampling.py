@@ -1,7 +1,8 @@
 """The law of the next token, and the noise that turns laws into tokens.
 
-One function makes the law, for plain decoding, verification, residual, bonus and the drafter's proposals. Its order: bias, repetition,
-presence and frequency penalties, banned and allowed ids, constraint, min_new_tokens, temperature, top-k, top-p, min-p.
+One function makes the law, for plain decoding, verification, residual, bonus and the
+drafter's proposals. Its order: bias, repetition, presence and frequency penalties,
+banned and allowed ids, constraint, min_new_tokens, temperature, top-k, top-p, min-p.
 """
 
 import jax
@@ -11,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from specdec_jax import _filters
 from specdec_jax._types import Constraint, Options, Sampler
 
-# What a key is for. `NOISE` is keyed by a token's own position, the others by the root's position at the start of the step.
+# What a key is for. `NOISE` is keyed by a token's own position, the others by the
+# root's position at the start of the step.
 NOISE, DRAFT, ACCEPT, NEXT = range(4)
 
 
@@ -26,8 +28,8 @@ def law(
         path_tokens: the tokens from the root to each node, -1 beyond it.
 
     Returns:
-        Float32, normalised. Temperature 0 is certainty of the argmax, ties to the lowest id. A row with no token left is all -inf, a
-        row with NaN logits NaN.
+        Float32, normalised. Temperature 0 is certainty of the argmax, ties to the
+        lowest id. A row with no token left is all -inf, a row with NaN logits NaN.
     """
     scores = adjust(sampler, logits, path_tokens)
     best = scores.max(-1, keepdims=True)
@@ -51,8 +53,9 @@ def draw(
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
     """The token after each node under the noise of its own position, and its score.
 
-    A function of (prefix, seed, position) alone: argmax(log p + Gumbel), the argmax itself at temperature 0 and where the sampler has
-    no noise. Nodes of one depth share their noise. A score that is not finite says that there is no such token.
+    A function of (prefix, seed, position) alone: argmax(log p + Gumbel), the argmax
+    itself at temperature 0 and where the sampler has no noise. Nodes of one depth share
+    their noise. A score that is not finite says that there is no such token.
     """
     scores = adjust(sampler, logits, path_tokens)
     noise = sampler.noise
@@ -80,7 +83,9 @@ def draw(
 def sample(
     log_law: Float[Array, "B V"], noise: Float[Array, "B V"]
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
-    """One token per row from a law and Gumbel noise, and its score; a score that is not finite says that there is no such token."""
+    """One token per row from a law and Gumbel noise, and its score; a score that is not
+    finite says that there is no such token.
+    """
     scores = log_law + noise
     tokens = scores.argmax(-1).astype(jnp.int32)
     return tokens, jnp.take_along_axis(scores, tokens[:, None], axis=-1)[:, 0]
@@ -89,7 +94,9 @@ def sample(
 def adjust(
     sampler: Sampler, logits: Float[Array, "B N V"], path_tokens: Int[Array, "B N P"]
 ) -> Float[Array, "B N V"]:
-    """Everything of the law that comes before the temperature: the scores whose argmax temperature 0 emits."""
+    """Everything of the law that comes before the temperature: the scores whose argmax
+    temperature 0 emits.
+    """
     options, scores = sampler.options, logits
     if options.bias is not None:
         scores = scores + options.bias[:, None, :]
@@ -141,7 +148,7 @@ def samples(sampler: Sampler) -> Bool[Array, " B"]:
 
 
 def log_softmax(scores: Float[Array, "... V"]) -> Float[Array, "... V"]:
-    """Normalised log-probabilities; -inf throughout, not NaN, where no token is left."""
+    """Log-probabilities; -inf throughout, not NaN, where no token is left."""
     best = scores.max(-1, keepdims=True)
     shifted = scores - jnp.where(jnp.isneginf(best), 0.0, best)
     return jnp.where(
@@ -159,7 +166,7 @@ def position_noise(
     size: int,
     vocab_size: int,
 ) -> Float[Array, "B P V"]:
-    """Gumbel noise of the positions base + 1 … base + size; zeros where no row samples."""
+    """Gumbel noise of positions base + 1 … base + size; zeros where no row samples."""
 
     def rows() -> Float[Array, "B P V"]:
         def row(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " V"]:
@@ -179,7 +186,9 @@ def position_noise(
 def step_noise(
     sampler: Sampler, role: int, slot: int, *, vocab_size: int
 ) -> Float[Array, "B V"]:
-    """Gumbel noise of one role (`DRAFT`, `NEXT`) and slot in the step that starts at the sampler's base; zeros where no row samples."""
+    """Gumbel noise of one role (`DRAFT`, `NEXT`) and slot in the step that starts at
+    the sampler's base; zeros where no row samples.
+    """
 
     def rows() -> Float[Array, "B V"]:
         keys = jax.vmap(lambda key: jax.random.fold_in(key, slot))(
@@ -194,7 +203,7 @@ def step_noise(
 
 
 def accept_coins(sampler: Sampler, *, num_nodes: int) -> Float[Array, "B N"]:
-    """Uniform in [0, 1), one per node of the draft that starts at the sampler's base."""
+    """Uniform in [0, 1), one per node of the draft that starts at the base."""
     return jax.vmap(lambda key: jax.random.uniform(key, (num_nodes,), jnp.float32))(
         _step_keys(sampler, ACCEPT)
     )
@@ -208,7 +217,9 @@ def _step_keys(sampler: Sampler, role: int) -> Key[Array, " B"]:
 
 
 def _filtered(options: Options, scores: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """Tempered and filtered scores; a row at temperature 0 keeps its scale, and of its tokens at least the best."""
+    """Tempered and filtered scores; a row at temperature 0 keeps its scale, and of its
+    tokens at least the best.
+    """
     temperature = jnp.where(options.temperature > 0, options.temperature, 1.0)
     scores = scores / temperature[:, None, None]
     if options.top_k is not None:
@@ -223,7 +234,9 @@ def _filtered(options: Options, scores: Float[Array, "B N V"]) -> Float[Array, "
 def _penalised(
     sampler: Sampler, scores: Float[Array, "B N V"], path_tokens: Int[Array, "B N P"]
 ) -> Float[Array, "B N V"]:
-    """Penalties with the history of each node: the row's counts for every token, then the few tokens of the node's own path anew."""
+    """Penalties with the history of each node: the row's counts for every token, then
+    the few tokens of the node's own path anew.
+    """
     penalties, history = sampler.options.penalties, sampler.history
     assert penalties is not None and history is not None
 

@@ -1,4 +1,6 @@
-"""What a person asks of a generation: how much was proposed, and how much of it was right."""
+"""What a person asks of a generation: how much was proposed, and how much of it was
+right.
+"""
 
 from typing import NamedTuple
 
@@ -20,7 +22,9 @@ class Stats(NamedTuple):
     ]  # histogram: steps that kept exactly this many drafted tokens
 
     def acceptance_length(self) -> float:
-        """τ: tokens emitted per verification, the target's own included, pooled over rows."""
+        """τ: tokens emitted per verification, the target's own included, pooled over
+        rows.
+        """
         steps = int(np.sum(self.steps))
         return 1 + float(np.sum(_kept(self))) / steps if steps else 0.0
 
@@ -39,7 +43,9 @@ class Stats(NamedTuple):
         return _reached(self)[1:] / max(int(np.sum(self.steps)), 1)
 
     def conditional_acceptance(self) -> np.ndarray:
-        """Share of the steps that kept depth d - 1 and proposed depth d which kept depth d, for d = 1, 2, …; NaN where there is none."""
+        """Share of the steps that kept depth d - 1 and proposed depth d which kept
+        depth d, for d = 1, 2, …; NaN where there is none.
+        """
         reached = _reached(self)
         chances = np.minimum(reached[:-1], np.asarray(self.proposed).sum(0)[1:])
         return np.divide(
@@ -63,7 +69,9 @@ def init_stats(batch: int, size: int) -> Stats:
 def record(
     stats: Stats, draft: Draft, depths: Int[Array, "B N"], length: Int[Array, " B"]
 ) -> Stats:
-    """Add a step that emitted `length` tokens per row; a row that emitted none is not counted."""
+    """Add a step that emitted `length` tokens per row; a row that emitted none is not
+    counted.
+    """
     counts = (length > 0).astype(jnp.int32)
     size = stats.accepted.shape[1]
     slots = jnp.arange(size, dtype=jnp.int32)[None, :]

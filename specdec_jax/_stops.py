@@ -1,4 +1,6 @@
-"""Stop strings as a table over tokens: an Aho–Corasick automaton over bytes (Aho and Corasick 1975), one state per row of text."""
+"""Stop strings as a table over tokens: an Aho–Corasick automaton over bytes (Aho and
+Corasick 1975), one state per row of text.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +18,9 @@ _STATES = (
 
 
 class StopTable(NamedTuple):
-    """`next_state[group, state, token]`; each row belongs to one group of rows with the same strings."""
+    """`next_state[group, state, token]`; each row belongs to one group of rows with the
+    same strings.
+    """
 
     next_state: Int[Array, "G Q V"]
     group: Int[Array, " B"]
@@ -91,7 +95,9 @@ def _token_table(patterns: list[bytes], token_bytes: Sequence[bytes]) -> np.ndar
 
 
 def _byte_table(patterns: list[bytes]) -> np.ndarray:
-    """`step[state, byte]`; a state is the longest end of the text that begins a pattern."""
+    """`step[state, byte]`; a state is the longest end of the text that begins a
+    pattern.
+    """
     prefixes = sorted(
         {pattern[:i] for pattern in patterns for i in range(len(pattern))} | {b""},
         key=lambda p: (len(p), p),

@@ -1,4 +1,6 @@
-"""Tree algebra on parent arrays: node = index, -1 = no parent, a parent comes before its children."""
+"""Tree algebra on parent arrays: node = index, -1 = no parent, a parent comes before
+its children.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
@@ -32,7 +34,9 @@ def depths(parents: Int[Array, "B N"]) -> Int[Array, "B N"]:
 
 
 def paths(parents: Int[Array, "B N"], *, size: int) -> Int[Array, "B N P"]:
-    """The nodes from the root to each node, one per depth below `size`; -1 beyond the node itself."""
+    """The nodes from the root to each node, one per depth below `size`; -1 beyond the
+    node itself.
+    """
     above = ancestors(parents)
     depth = above.sum(-1, dtype=jnp.int32) - 1
     at_depth = depth[:, :, None] == jnp.arange(size, dtype=jnp.int32)[None, None, :]

@@ -2,14 +2,14 @@
 
 One letter is one axis, everywhere in the package:
 
-    B sequences (rows)      D model width         N nodes of the draft tree, root included
-    P path slots            T block tokens        V vocabulary
-    F feature width         S cache slots         K key/value heads
-    H head width            R rows of proposal laws
-    Q states of a stop-string automaton           G groups of rows that share one
-    E stop ids of a row
+    B sequences (rows)      D model width         N nodes of the draft tree, root
+    included P path slots            T block tokens        V vocabulary F feature width
+    S cache slots         K key/value heads H head width            R rows of proposal
+    laws Q states of a stop-string automaton           G groups of rows that share one E
+    stop ids of a row
 
-Data is a `NamedTuple` of arrays, configuration a frozen dataclass, parameters are arguments. Masks are boolean and True keeps.
+Data is a `NamedTuple` of arrays, configuration a frozen dataclass, parameters are
+arguments. Masks are boolean and True keeps.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from typing import (
 )
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, jaxtyped
 
 Kind = Literal["points", "iid", "without_replacement"]
@@ -38,8 +39,9 @@ Rule = Literal["match", "rejection", "block"]
 class Cache(NamedTuple):
     """Keys and values of the committed prefix.
 
-    Entries at or beyond `length` are never read, so lowering `length` *is* the rollback; otherwise a cache is append-only. Keys are
-    rotated at their final position.
+    Entries at or beyond `length` are never read, so lowering `length` *is* the
+    rollback; otherwise a cache is append-only. Keys are rotated at their final
+    position.
     """
 
     keys: tuple[Float[Array, "B K S H"], ...]
@@ -59,13 +61,12 @@ class Block(NamedTuple):
 
     tokens: Int[Array, "B T"]
     depths: Int[Array, "B T"]  # position = cache length + depth
-    mask: Bool[
-        Array, "B T T"
-    ]  # who sees whom inside the block, diagonal always True; everyone sees the committed prefix
+    # Who sees whom inside the block, diagonal always True; all see the whole prefix.
+    mask: Bool[Array, "B T T"]
 
 
 class TargetOutput(NamedTuple):
-    """What a forward returns; logits are a separate call, so that a prompt pays for none."""
+    """What a forward returns; logits are another call, so a prompt pays for none."""
 
     hidden: Float[Array, "B T D"]  # after the last norm
     features: Float[Array, "B T F"]  # the taps that the drafter asked for, concatenated
@@ -82,9 +83,10 @@ class Params(NamedTuple):
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """A grammar as two pure functions over a state, written for one row and mapped over rows and nodes.
+    """A grammar as two pure functions over a state, written for one row.
 
-    Compared by identity: build one and pass the same object again, or the program compiles anew.
+    They are mapped over rows and nodes. Compared by identity: build one and pass the
+    same object again, or the program compiles anew.
     """
 
     initial: Any  # pytree of arrays: the state before a row's first new token
@@ -93,7 +95,10 @@ class Constraint:
 
 
 class Penalties(NamedTuple):
-    """As Hugging Face and vLLM define them: repetition over prompt and output, the other two over the output only."""
+    """As Hugging Face and vLLM define them.
+
+    Repetition counts prompt and output, the other two the output only.
+    """
 
     repetition: Float[Array, " B"]  # > 0; 1 is none
     presence: Float[Array, " B"]
@@ -101,20 +106,21 @@ class Penalties(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Per-row sampling options as arrays. An option that no row uses is None: on or off is static, its value is not."""
+    """Per-row sampling options as arrays.
+
+    An option that no row uses is None: on or off is static, its value is not.
+    """
 
     temperature: Float[Array, " B"]  # 0 is the argmax
     stop_ids: Int[Array, "B E"]  # padded with V
-    min_new_tokens: Int[Array, " B"] | None = (
-        None  # before this many, stop ids are banned and stop strings not looked for
-    )
+    # Before this many, stop ids are banned and stop strings not looked for.
+    min_new_tokens: Int[Array, " B"] | None = None
     top_k: Int[Array, " B"] | None = None  # V: off for this row
     top_p: Float[Array, " B"] | None = None  # 1: off for this row
     min_p: Float[Array, " B"] | None = None  # 0: off for this row
     penalties: Penalties | None = None
-    bias: Float[Array, "B V"] | None = (
-        None  # added to the logits; -inf where a token is banned or not among the allowed
-    )
+    # Added to the logits; -inf where a token is banned or not among the allowed.
+    bias: Float[Array, "B V"] | None = None
     constraint: Constraint | None = None
 
 
@@ -134,51 +140,56 @@ class Sampler(NamedTuple):
     generated: Int[Array, " B"]  # tokens generated so far, the root included if it was
     history: History | None  # None where nothing is penalised
     constraint: PyTree | None  # state of the constraint after the root, per row
-    noise: (
-        Float[Array, "B P V"] | None
-    )  # `match`: Gumbel noise of positions base + 1 …; zeros where nobody samples; else None
+    # Under `match` the Gumbel noise of positions base + 1 …, zeros where nobody samples.
+    noise: Float[Array, "B P V"] | None
 
 
 class Proposal(NamedTuple):
-    """The laws that a draft's tokens were drawn from, exactly as drawn: float32, after options, in the target's vocabulary."""
+    """The laws that a draft's tokens were drawn from, exactly as drawn.
+
+    Float32, after options, in the target's vocabulary.
+    """
 
     log_q: Float[Array, "B R V"]
     row: Int[Array, "B N"]  # which row node n was drawn from; unused at the root
 
 
 class Draft(NamedTuple):
-    """A tree of candidate tokens; node 0 is the root, the newest token, not yet in the target's cache."""
+    """A tree of candidate tokens.
+
+    Node 0 is the root: the newest token, not yet in the target's cache. A node that is
+    not `valid` is no proposal: it is never accepted, updates no residual and is not
+    counted, but its token is still in [0, V).
+    """
 
     tokens: Int[Array, "B N"]
-    parents: Int[
-        Array, "B N"
-    ]  # parents[:, 0] == -1 and parents[:, i] < i, so any prefix of the nodes is itself a tree
-    valid: Bool[
-        Array, "B N"
-    ]  # False: no proposal. Never accepted, no residual update, not counted; its token is still in [0, V)
+    # parents[:, 0] == -1 and parents[:, i] < i: any prefix of the nodes is a tree.
+    parents: Int[Array, "B N"]
+    valid: Bool[Array, "B N"]
     proposal: Proposal | None = None  # None where nodes are chosen
-    confidence: Float[Array, "B N"] | None = (
-        None  # P(accepted | parent accepted), where the drafter knows
-    )
+    # P(accepted | parent accepted), where the drafter knows.
+    confidence: Float[Array, "B N"] | None = None
 
 
 class Verdict(NamedTuple):
-    """What a verification accepts: `length` nodes of `path` (the root first) and the token after the last of them."""
+    """What a verification accepts: nodes of `path`, and the token after the last."""
 
-    path: Int[Array, "B P"]  # node indices; slots at or beyond length hold 0
+    path: Int[Array, "B P"]  # the root first; slots at or beyond length hold 0
     length: Int[Array, " B"]  # 0: the row is finished and commits nothing
     next: Int[Array, " B"]
 
 
 class Accepted(NamedTuple):
-    """Tokens that have just entered the target's cache: an accepted path, or a prompt chunk (they look the same)."""
+    """Tokens that have just entered the target's cache.
+
+    An accepted path or a prompt chunk: they look the same.
+    """
 
     tokens: Int[Array, "B P"]
     features: Float[Array, "B P F"]
     length: Int[Array, " B"]
-    next: Int[
-        Array, " B"
-    ]  # the token that follows the last of them: the new root, or the first token of the rest of the prompt
+    # What follows the last of them: the new root, or the first of the rest of a prompt.
+    next: Int[Array, " B"]
 
 
 @runtime_checkable
@@ -186,13 +197,13 @@ class Target(Protocol):
     """A language model. Frozen dataclasses satisfy it; parameters are arguments."""
 
     @property
-    def vocab_size(self) -> int: ...  # noqa: D102
+    def vocab_size(self) -> int: ...
     @property
-    def num_layers(self) -> int: ...  # noqa: D102
+    def num_layers(self) -> int: ...
     @property
-    def width(self) -> int: ...  # noqa: D102
+    def width(self) -> int: ...
     @property
-    def max_length(self) -> int: ...  # noqa: D102
+    def max_length(self) -> int: ...
 
     def init_params(self, key: Key[Array, ""]) -> PyTree:
         """Random parameters: a pure dict."""
@@ -211,7 +222,8 @@ class Target(Protocol):
     ) -> TargetOutput:
         """Read a block after the committed prefix; the cache is not written.
 
-        Tap i is the residual stream after decoder layer i (0-based), -1 the embedding output, "final" the state after the last norm.
+        Tap i is the residual stream after decoder layer i (0-based), -1 the embedding
+        output, "final" the state after the last norm.
         """
         ...
 
@@ -228,22 +240,24 @@ class Target(Protocol):
         path: Int[Array, "B P"],
         length: Int[Array, " B"],
     ) -> Cache:
-        """Append the first `length` entries of `path` to the cache; what does not fit is dropped."""
+        """Append the first `length` entries of `path`; what does not fit is dropped."""
         ...
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes a tree after the root. Hashable, a static argument; whatever it learns lives in `params.drafter` and its state."""
+    """Proposes a tree after the root. Hashable, a static argument; whatever it learns
+    lives in `params.drafter` and its state.
+    """
 
     @property
-    def taps(self) -> tuple[int | str, ...]: ...  # noqa: D102
+    def taps(self) -> tuple[int | str, ...]: ...
     @property
-    def num_nodes(self) -> int: ...  # noqa: D102
+    def num_nodes(self) -> int: ...
     @property
-    def max_depth(self) -> int: ...  # noqa: D102
+    def max_depth(self) -> int: ...
     @property
-    def kind(self) -> Kind: ...  # noqa: D102
+    def kind(self) -> Kind: ...
 
     def init(self, batch: int, slots: int) -> PyTree:
         """State before any token, for sequences of at most `slots` tokens."""
@@ -263,7 +277,9 @@ class Drafter(Protocol):
     def update(
         self, target: Target, params: Params, state: PyTree, accepted: Accepted
     ) -> PyTree:
-        """Take in what the target has committed; always called, whether it drafted or not."""
+        """Take in what the target has committed; always called, whether it drafted or
+        not.
+        """
         ...
 
 
@@ -271,7 +287,8 @@ _Data = TypeVar("_Data", bound=tuple)
 
 
 def check(data: _Data) -> _Data:
-    """`data` itself, its arrays held against the annotations of its NamedTuple; raises `TypeError` naming the field.
+    """`data` itself, its arrays held against the annotations of its NamedTuple; raises
+    `TypeError` naming the field.
 
     One letter means one size throughout, nested NamedTuples included.
     """
@@ -283,24 +300,14 @@ def check(data: _Data) -> _Data:
 def _check(data: tuple, where: str) -> None:
     for name, hint in get_type_hints(type(data)).items():
         value = getattr(data, name)
-        hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if value is None and NoneType in hints:
+        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is None and NoneType in options:
             continue
-        hint = hints[0]
-        for i, item in enumerate(value if get_origin(hint) is tuple else (value,)):
-            item_hint = get_args(hint)[0] if get_origin(hint) is tuple else hint
-            if (
-                isinstance(item_hint, type)
-                and issubclass(item_hint, tuple)
-                and hasattr(item_hint, "_fields")
-            ):
+        is_tuple = get_origin(options[0]) is tuple
+        expected = get_args(options[0])[0] if is_tuple else options[0]
+        for item in value if is_tuple else (value,):
+            if hasattr(expected, "_fields"):
                 _check(item, f"{where}.{name}")
-            elif (
-                isinstance(item_hint, type)
-                and hasattr(item_hint, "dim_str")
-                and not isinstance(item, item_hint)
-            ):
-                found = f"{getattr(item, 'dtype', type(item))}{list(getattr(item, 'shape', ()))}"
-                raise TypeError(
-                    f"{where}.{name}[{i}] should be {item_hint.__name__}, not {found}"
-                )
+            elif hasattr(expected, "dim_str") and not isinstance(item, expected):
+                found = f"{getattr(item, 'dtype', type(item))}{jnp.shape(item)}"
+                raise TypeError(f"{where}.{name} is {found}, not {expected.__name__}")

@@ -1,6 +1,8 @@
-"""The three rules that turn a draft and the target's laws into accepted tokens; each leaves the target's law exactly as it was.
+"""The three rules that turn a draft and the target's laws into accepted tokens; each
+leaves the target's law exactly as it was.
 
-They consume noise as arrays and say which law the next token comes from, so that a test can enumerate these very functions.
+They consume noise as arrays and say which law the next token comes from, so that a test
+can enumerate these very functions.
 """
 
 import jax
@@ -16,11 +18,12 @@ def match(draft: Draft, tokens: Int[Array, "B N"], *, size: int) -> Verdict:
 
     Args:
         draft: any tree, however it came about.
-        tokens: the target's own token after each node, a function of (prefix, seed, position) alone.
+        tokens: the target's own token after each node, a function of (prefix, seed,
+            position) alone.
         size: path slots, at least the draft's depth + 1.
 
-    A node is accepted if it is valid, equals its parent's token and its parent is accepted; the deepest accepted node ends the path
-    and its token comes next.
+    A node is accepted if it is valid, equals its parent's token and its parent is
+    accepted; the deepest accepted node ends the path and its token comes next.
     """
     above = _tree.ancestors(draft.parents)
     wanted = jnp.take_along_axis(tokens, jnp.maximum(draft.parents, 0), axis=1)
@@ -48,22 +51,26 @@ def rejection(
     kind: Kind,
     size: int,
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Float[Array, "B V"]]:
-    """The strict accept/residual rule, on chains and trees (Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer, EAGLE).
+    """The strict accept/residual rule, on chains and trees (Leviathan et al. 2023, Chen
+    et al. 2023; trees: SpecInfer, EAGLE).
 
-    Children of a node are tried in order. Child j is accepted when its coin is below p_j(x) / q_j(x); else
-    p_{j+1} = norm(max(p_j - q_j, 0)). q_j is the law of candidate j given everything revealed so far: i.i.d. → q; without
-    replacement → q less the earlier siblings, renormalised; chosen → certainty.
+    Children of a node are tried in order. Child j is accepted when its coin is below
+    p_j(x) / q_j(x); else p_{j+1} = norm(max(p_j - q_j, 0)). q_j is the law of candidate
+    j given everything revealed so far: i.i.d. → q; without replacement → q less the
+    earlier siblings, renormalised; chosen → certainty.
 
     Args:
-        draft: a tree whose shape depends on nothing drawn at a node or below it, unless its nodes are points.
+        draft: a tree whose shape depends on nothing drawn at a node or below it, unless
+            its nodes are points.
         log_p: the target's normalised law after each node.
         coins: uniform in [0, 1), one per node, independent of the draft.
         kind: how siblings were drawn.
         size: path slots.
 
     Returns:
-        The accepted path, its length, and the normalised log-law of the token that comes next: the residual where all children of
-        the last node failed, that node's own law where it has none.
+        The accepted path, its length, and the normalised log-law of the token that
+        comes next: the residual where all children of the last node failed, that node's
+        own law where it has none.
     """
     batch, num_nodes = draft.tokens.shape
     rows = jnp.arange(batch, dtype=jnp.int32)
@@ -121,11 +128,14 @@ def block(
     kind: Kind,
     size: int,
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Float[Array, "B V"]]:
-    """Block verification of a chain (Sun et al. 2024): accepts at least as many tokens as `rejection`, under the same law.
+    """Block verification of a chain (Sun et al. 2024): accepts at least as many tokens
+    as `rejection`, under the same law.
 
-    With w_0 = 1 and w_i = min(w_{i-1} p(x_i) / q(x_i), 1), the longest prefix i whose coin is below h_i is accepted, where
-    h_i = m_i / (m_i + 1 - w_i), m_i = Σ_x max(w_i p(x | x_1…x_i) - q(x | x_1…x_i), 0), and h = w at the end of the chain.
-    Arguments and results as for `rejection`; `draft` must be a chain, and where it ends must depend on nothing drawn in it.
+    With w_0 = 1 and w_i = min(w_{i-1} p(x_i) / q(x_i), 1), the longest prefix i whose
+    coin is below h_i is accepted, where h_i = m_i / (m_i + 1 - w_i), m_i = Σ_x max(w_i
+    p(x | x_1…x_i) - q(x | x_1…x_i), 0), and h = w at the end of the chain. Arguments
+    and results as for `rejection`; `draft` must be a chain, and where it ends must
+    depend on nothing drawn in it.
     """
     batch, num_nodes = draft.tokens.shape
     rows = jnp.arange(batch, dtype=jnp.int32)
@@ -194,7 +204,7 @@ def _candidate_law(
 
 
 def _earlier_siblings(draft: Draft) -> Bool[Array, "B N N"]:
-    """Which valid nodes (columns) came before each node (rows) under the same parent."""
+    """Which valid nodes (columns) came before each node (rows) under its parent."""
     same = draft.parents[:, :, None] == draft.parents[:, None, :]
     nodes = jnp.arange(draft.parents.shape[1], dtype=jnp.int32)
     return same & draft.valid[:, None, :] & (nodes[None, :] < nodes[:, None])[None]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec_jax import _cache, _sampling, _tree
+from specdec_jax import _sampling, _tree
 from specdec_jax._types import (
     Accepted,
     Cache,
@@ -21,7 +21,9 @@ from specdec_jax._types import (
 
 
 class DraftModelState(NamedTuple):
-    """The draft model's own cache. Of its entries the newest `ahead` are drafts not yet judged; one committed token may be missing."""
+    """The draft model's own cache. Of its entries the newest `ahead` are drafts not yet
+    judged; one committed token may be missing.
+    """
 
     cache: Cache
     ahead: Int[Array, " B"]
@@ -38,7 +40,8 @@ class DraftModel:
     Args:
         model: the draft model; its parameters are `params.drafter`.
         num_nodes: drafted tokens + 1.
-        kind: "points" drafts the model's best token (under `match`, with the target's own noise), "iid" samples from its law.
+        kind: "points" drafts the model's best token (under `match`, with the target's
+            own noise), "iid" samples from its law.
     """
 
     model: Target
@@ -49,7 +52,8 @@ class DraftModel:
     def __post_init__(self):
         if self.num_nodes < 2 or self.kind not in ("points", "iid"):
             raise ValueError(
-                f'DraftModel needs num_nodes >= 2 and kind "points" or "iid", not {self.num_nodes} and "{self.kind}"'
+                'DraftModel needs num_nodes >= 2 and kind "points" or "iid", not '
+                f'{self.num_nodes} and "{self.kind}"'
             )
 
     @property
@@ -71,7 +75,9 @@ class DraftModel:
         root: Int[Array, " B"],
         sampler: Sampler,
     ) -> tuple[Draft, DraftModelState]:
-        """Read the missing token and the root as a block of two, then draft token by token."""
+        """Read the missing token and the root as a block of two, then draft token by
+        token.
+        """
         batch = root.shape[0]
         none = jnp.zeros_like(root)
         first = jnp.where(
@@ -128,7 +134,9 @@ class DraftModel:
     def update(
         self, target: Target, params: Params, state: DraftModelState, accepted: Accepted
     ) -> DraftModelState:
-        """Keep what was read ahead and accepted, drop the rest, read what is new; a single new token can wait for the next draft."""
+        """Keep what was read ahead and accepted, drop the rest, read what is new; a
+        single new token can wait for the next draft.
+        """
         kept = jnp.minimum(accepted.length, state.ahead)
         cache = state.cache._replace(length=state.cache.length - state.ahead + kept)
         new = accepted.length - kept

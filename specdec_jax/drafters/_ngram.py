@@ -1,4 +1,6 @@
-"""Prompt lookup (Saxena 2023): what followed the last time these tokens occurred, in prompt or output, is proposed again."""
+"""Prompt lookup (Saxena 2023): what followed the last time these tokens occurred, in
+prompt or output, is proposed again.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -19,9 +21,11 @@ class NGramState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NGram:
-    """Look up the longest match of the newest tokens, the most recent among equals, and propose what followed, on device.
+    """Look up the longest match of the newest tokens, the most recent among equals, and
+    propose what followed, on device.
 
-    Where the match runs into the end of the text, the text is taken to be periodic and its continuation repeats.
+    Where the match runs into the end of the text, the text is taken to be periodic and
+    its continuation repeats.
 
     Args:
         num_nodes: drafted tokens + 1.

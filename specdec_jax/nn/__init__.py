@@ -1,4 +1,6 @@
-"""Building blocks: norms, rotary positions, attention over prefix and block, MLP, the decoder."""
+"""Building blocks: norms, rotary positions, attention over prefix and block, MLP, the
+decoder.
+"""
 
 from specdec_jax.nn._attention import attention as attention
 from specdec_jax.nn._decoder import Attend as Attend

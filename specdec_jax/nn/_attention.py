@@ -1,4 +1,6 @@
-"""Attention to the committed prefix and to the block itself: two sets of scores, one softmax."""
+"""Attention to the committed prefix and to the block itself: two sets of scores, one
+softmax.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,10 +15,12 @@ def attention(
     block_values: Float[Array, "B K T H"],
     mask: Bool[Array, "B T T"],
 ) -> Float[Array, "B T Q H"]:
-    """Scaled dot-product attention, Q a multiple of K (query head i reads key/value head i // (Q / K)).
+    """Scaled dot-product attention, Q a multiple of K (query head i reads key/value
+    head i // (Q / K)).
 
-    Every query sees the first `length` slots of the prefix, and of the block what `mask` says; its diagonal must be True. What lies
-    in the prefix at or beyond `length` changes nothing, keys that are NaN included.
+    Every query sees the first `length` slots of the prefix, and of the block what
+    `mask` says; its diagonal must be True. What lies in the prefix at or beyond
+    `length` changes nothing, keys that are NaN included.
     """
     batch, size, heads, head_width = query.shape
     kv_heads, slots = prefix_keys.shape[1:3]

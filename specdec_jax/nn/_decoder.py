@@ -1,4 +1,6 @@
-"""The decoder that the Llama family shares, as a flax.nnx module whose only contact with caches and trees is one call, `attend`."""
+"""The decoder that the Llama family shares, as a flax.nnx module whose only contact
+with caches and trees is one call, `attend`.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
 
-# (layer, query "B T Q H", key "B T K H", value "B T K H") -> read "B T Q H"; keys come rotated.
+# (layer, query "B T Q H", key "B T K H", value "B T K H") -> read "B T Q H"; keys come
+# rotated.
 Attend = Callable[
     [int, Float[Array, "B T Q H"], Float[Array, "B T K H"], Float[Array, "B T K H"]],
     Float[Array, "B T Q H"],
@@ -38,7 +41,9 @@ class DecoderConfig:
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention with rotary positions; where keys and values are kept is the caller's business."""
+    """Grouped-query attention with rotary positions; where keys and values are kept is
+    the caller's business.
+    """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
         heads, kv_heads = (

@@ -10,7 +10,9 @@ from jaxtyping import Array, Float, Int
 
 
 class Linear(nnx.Module):
-    """A linear map whose weight is stored (out, in): on a CPU the faster layout for blocks, and the one of published weights."""
+    """A linear map whose weight is stored (out, in): on a CPU the faster layout for
+    blocks, and the one of published weights.
+    """
 
     def __init__(self, inputs: int, outputs: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         scale = inputs**-0.5
@@ -54,7 +56,9 @@ class MLP(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class RoPE:
-    """Rotary position embedding, half-rotated as in Hugging Face's Llama; phases are float32 whatever the model's dtype."""
+    """Rotary position embedding, half-rotated as in Hugging Face's Llama; phases are
+    float32 whatever the model's dtype.
+    """
 
     base: float = 10000.0
 

@@ -13,32 +13,36 @@ from specdec_jax.nn import Attend, Tap, attention
 
 
 class ModuleConfig(Protocol):
-    """What a module's configuration must say; anything hashable with these names will do."""
+    """What a module's configuration must say; anything hashable with these names will
+    do.
+    """
 
     @property
-    def vocab_size(self) -> int: ...  # noqa: D102
+    def vocab_size(self) -> int: ...
     @property
-    def width(self) -> int: ...  # noqa: D102
+    def width(self) -> int: ...
     @property
-    def num_layers(self) -> int: ...  # noqa: D102
+    def num_layers(self) -> int: ...
     @property
-    def num_kv_heads(self) -> int: ...  # noqa: D102
+    def num_kv_heads(self) -> int: ...
     @property
-    def head_width(self) -> int: ...  # noqa: D102
+    def head_width(self) -> int: ...
     @property
-    def max_length(self) -> int: ...  # noqa: D102
+    def max_length(self) -> int: ...
     @property
-    def dtype(self) -> str: ...  # noqa: D102
+    def dtype(self) -> str: ...
 
 
 class Module(Protocol):
-    """What a module must do: call `attend` once per layer, `tap` on the residual stream after each, and leave caches alone."""
+    """What a module must do: call `attend` once per layer, `tap` on the residual stream
+    after each, and leave caches alone.
+    """
 
-    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]: ...  # noqa: D102
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]: ...
 
-    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]: ...  # noqa: D102
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]: ...
 
-    def __call__(  # noqa: D102
+    def __call__(
         self,
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
@@ -51,7 +55,8 @@ class Module(Protocol):
 class ModuleTarget:
     """A target made of a flax.nnx module class and its configuration.
 
-    `module(config, rngs=…)` builds the network (see `Module`). Parameters are its pure dict. `check_target` proves that it fits.
+    `module(config, rngs=…)` builds the network (see `Module`). Parameters are its pure
+    dict. `check_target` proves that it fits.
     """
 
     module: Any
@@ -154,7 +159,9 @@ class ModuleTarget:
         return _cache.commit(cache, pending, path, length)
 
     def _network(self, params: PyTree) -> Any:
-        """The module around `params`: its graph is made from the configuration, inside the trace, and costs no arithmetic."""
+        """The module around `params`: its graph is made from the configuration, inside
+        the trace, and costs no arithmetic.
+        """
         graph, _ = nnx.split(
             nnx.eval_shape(lambda: self.module(self.config, rngs=nnx.Rngs(0)))
         )

@@ -1,4 +1,6 @@
-"""A target whose law is a table that one can read: the double that tests and examples use."""
+"""A target whose law is a table that one can read: the double that tests and examples
+use.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,10 +16,12 @@ from specdec_jax._types import Block, Cache, Pending, TargetOutput
 
 @dataclasses.dataclass(frozen=True)
 class Toy:
-    """The law after a prefix t_0 … t_n is row Σ (i + 1)(t_i + 1) mod `num_contexts` of a table.
+    """The law after a prefix t_0 … t_n is row Σ (i + 1)(t_i + 1) mod `num_contexts` of
+    a table.
 
-    So every token, its position, the mask of a block and every slot of the cache matter, and a test can say what is right.
-    `params["logits"]` is the table, Float "num_contexts V".
+    So every token, its position, the mask of a block and every slot of the cache
+    matter, and a test can say what is right. `params["logits"]` is the table, Float
+    "num_contexts V".
     """
 
     vocab_size: int = 13

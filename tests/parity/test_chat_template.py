@@ -18,9 +18,10 @@ CHATS = {
 TEMPLATES = {
     "headers": (
         "{{ bos_token }}{% for m in messages %}"
-        "{{ '<|start|>' + m['role'] + '<|stop|>\n\n' + m['content'] | trim + '<|eot|>' }}"
+        "{{ '<|start|>' + m['role'] + '<|stop|>\n\n' }}"
+        "{{ m['content'] | trim + '<|eot|>' }}"
         "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|start|>assistant<|stop|>\n\n' }}{% endif %}"
+        "{% if add_generation_prompt %}{{ '<|start|>assistant\n\n' }}{% endif %}"
     ),
     "blocks": """
 {%- if messages[0].role == 'system' %}
@@ -38,7 +39,7 @@ TEMPLATES = {
     {% endfor %}
 {{ eos_token }}
 """,
-    "json": "{% for m in messages %}{{ m | tojson }}{{ m | tojson(indent=2) }}{% endfor %}",
+    "json": "{{ messages[0] | tojson }}{{ messages | tojson(indent=2) }}",
     "date": "{{ strftime_now('%Y') }} {{ tools is none }} {{ documents is none }}",
     "namespace": (
         "{% set ns = namespace(n=0) %}"
@@ -91,7 +92,7 @@ def theirs(gguf, ours):
 @pytest.mark.parametrize("messages", CHATS.values(), ids=CHATS)
 @pytest.mark.parametrize("name", [*TEMPLATES, "smollm2"])
 def test_rendering(ours, theirs, name, messages, opened):
-    template = TEMPLATES.get(name, ours.chat_template)
+    template = TEMPLATES.get(name) or ours.chat_template
     expected = theirs.apply_chat_template(
         messages,
         chat_template=template,

@@ -114,6 +114,14 @@ def test_names_of_control_tokens(tokenizer):
     assert as_text == ids("<", "|", "e", "n", "d", "|", ">")
 
 
+def test_text_never_merges_into_a_control_token(load):
+    """Not even where a piece that is a token is one: Llama 3's way."""
+    tokens = [*TOKENS[:-1], "xyz"]
+    tokenizer = load(tokens=tokens, pre="llama-bpe", add_bos_token=False)
+    assert tokenizer.encode("xyz") == [len(TOKENS) - 1]
+    assert tokenizer.encode("xyz", parse_special=False) == ids("x", "y", "z")
+
+
 def test_user_defined_tokens_are_text(tokenizer):
     for parse_special in (True, False):
         found = tokenizer.encode("he<think>he", parse_special=parse_special)
