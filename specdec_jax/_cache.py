@@ -1,8 +1,9 @@
 """The committed prefix: one write per step, at each row's own length."""
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from specdec_jax._types import Cache, Pending
 
@@ -32,21 +33,17 @@ def init_cache(
 def commit(
     cache: Cache, pending: Pending, path: Int[Array, "B P"], length: Int[Array, " B"]
 ) -> Cache:
-    """Append the first `length` entries of `path`, in order; what lies beyond the last
-    slot is dropped, never clamped.
-    """
-    slots = slots_after(
-        cache.length, path.shape[1], length, cache.keys[0].shape[2] if cache.keys else 0
-    )
+    """Append the first `length` entries of `path`; what does not fit is dropped."""
+    slots = slots_after(cache.length, path.shape[1], length, cache.keys[0].shape[2])
+
+    def append(kept: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(
+            _append(*both, path, slots) for both in zip(kept, new, strict=True)
+        )
+
     return Cache(
-        tuple(
-            _append(kept, new, path, slots)
-            for kept, new in zip(cache.keys, pending.keys, strict=True)
-        ),
-        tuple(
-            _append(kept, new, path, slots)
-            for kept, new in zip(cache.values, pending.values, strict=True)
-        ),
+        append(cache.keys, pending.keys),
+        append(cache.values, pending.values),
         cache.length + length,
     )
 
@@ -54,26 +51,29 @@ def commit(
 def slots_after(
     start: Int[Array, " B"], size: int, length: Int[Array, " B"], capacity: int
 ) -> Int[Array, "B P"]:
-    """Where `length` new entries of each row go; `capacity`, which `mode="drop"` drops,
-    for the rest.
+    """Where `length` new entries of each row go.
+
+    The rest go beyond `capacity`, each to its own slot, for `mode="drop"` to drop.
     """
     offsets = jnp.arange(size, dtype=jnp.int32)[None, :]
     slots = start[:, None] + offsets
-    return jnp.where((offsets < length[:, None]) & (slots < capacity), slots, capacity)
+    is_in = (offsets < length[:, None]) & (slots < capacity)
+    return jnp.where(is_in, slots, capacity + offsets)
 
 
 def write(
-    buffer: Int[Array, "B S"],
-    new: Int[Array, "B P"],
+    buffer: Shaped[Array, "B S"],
+    new: Shaped[Array, "B P"],
     start: Int[Array, " B"],
     length: Int[Array, " B"],
-) -> Int[Array, "B S"]:
-    """Write the first `length` of `new` into each row of `buffer` from `start` on; what
-    does not fit is dropped.
+) -> Shaped[Array, "B S"]:
+    """Write the first `length` of `new` into each row of `buffer`, from `start` on.
+
+    What does not fit is dropped.
     """
     slots = slots_after(start, new.shape[1], length, buffer.shape[1])
     rows = jnp.arange(buffer.shape[0], dtype=jnp.int32)[:, None]
-    return buffer.at[rows, slots].set(new, mode="drop")
+    return buffer.at[rows, slots].set(new, mode="drop", unique_indices=True)
 
 
 def _append(
@@ -82,6 +82,9 @@ def _append(
     path: Int[Array, "B P"],
     slots: Int[Array, "B P"],
 ) -> Float[Array, "B K S H"]:
-    rows = jnp.arange(kept.shape[0], dtype=jnp.int32)[:, None]
     chosen = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
-    return kept.at[rows, :, slots].set(chosen.swapaxes(1, 2), mode="drop")
+
+    def write_row(kept: Array, chosen: Array, slots: Array) -> Array:
+        return kept.at[:, slots].set(chosen, mode="drop", unique_indices=True)
+
+    return jax.vmap(write_row)(kept, chosen, slots)

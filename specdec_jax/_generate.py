@@ -2,24 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from specdec_jax import _loop
+from specdec_jax._door import Logprobs, Prompts, prepare
 from specdec_jax._loop import Program, Run, State
-from specdec_jax._options import NO_LIMIT, Request, Sampling, make_request
+from specdec_jax._options import Request, Sampling
 from specdec_jax._stats import Stats
 from specdec_jax._types import Drafter, Params, Rule, Target
-
-Prompts = Sequence[Sequence[int]] | Int[np.ndarray, "B T"]
-Logprobs = Literal["model", "sampled"] | None
-_CHUNKS = (32, 128)
-_SLOTS = 64  # caches hold a power of two, at least this
 
 
 class GenerationError(RuntimeError):
@@ -94,12 +88,20 @@ def generate(
         ValueError: for arguments that cannot be honoured, before anything runs.
         GenerationError: see `raise_on_failure`.
     """
-    call = _prepare(
-        target, params, drafter, prompts, sampling, rule, max_length, samples,
-        logprobs, state,
-    )  # fmt: skip
-    run = _generate(call.program, params, call.state, call.request)
-    return _finish(run, raise_on_failure)
+    call = prepare(
+        target,
+        params,
+        drafter,
+        prompts,
+        sampling=sampling,
+        rule=rule,
+        max_length=max_length,
+        samples=samples,
+        logprobs=logprobs,
+        state=state,
+    )
+    run = run_program(call.program, params, call.state, call.request)
+    return finish(run, raise_on_failure)
 
 
 def stream(
@@ -122,10 +124,18 @@ def stream(
     tokens. Stop iterating whenever you like: `Stream.generation` is what there is so
     far, its state as good as any.
     """
-    call = _prepare(
-        target, params, drafter, prompts, sampling, rule, max_length, samples,
-        logprobs, state,
-    )  # fmt: skip
+    call = prepare(
+        target,
+        params,
+        drafter,
+        prompts,
+        sampling=sampling,
+        rule=rule,
+        max_length=max_length,
+        samples=samples,
+        logprobs=logprobs,
+        state=state,
+    )
     run = _begin(call.program, params, call.state, call.request)
     return Stream(call.program, params, call.request, run, raise_on_failure)
 
@@ -150,7 +160,7 @@ class Stream(Iterator[Piece]):
     def __next__(self) -> Piece:
         if not np.any(np.asarray(self._run.reason) == 0):
             if self._strict:
-                _finish(self._run, raise_on_failure=True)
+                finish(self._run, raise_on_failure=True)
             raise StopIteration
         self._run = _step(self._program, self._params, self._request, self._run)
         before, self._length = self._length, np.asarray(self._run.state.length)
@@ -168,230 +178,13 @@ class Stream(Iterator[Piece]):
 
         Its state is this stream's own: passing it on ends the stream.
         """
-        return _finish(self._run, raise_on_failure=False)
-
-
-def copy(state: State) -> State:
-    """A state of its own, to go on from twice."""
-    _check_unused(state)
-    return jax.tree.map(jnp.copy, state)
-
-
-def grow(target: Target, drafter: Drafter, state: State, *, max_length: int) -> State:
-    """The same conversation in a larger cache; consumes `state`.
-
-    Raises:
-        ValueError: if `max_length` is less than what the state has room for already.
-    """
-    _check_unused(state)
-    batch, slots = state.tokens.shape
-    if max_length < slots:
-        raise ValueError(
-            f"max_length {max_length} is below the {slots} slots there are"
-        )
-    bigger = jax.eval_shape(
-        lambda: _new_state(target, drafter, batch, _slots_for(max_length))
-    )
-
-    def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
-        return jnp.pad(
-            x, [(0, n - m) for n, m in zip(like.shape, x.shape, strict=True)]
-        )
-
-    return jax.tree.map(pad, state, bigger)
-
-
-class _Call(NamedTuple):
-    program: Program
-    state: State
-    request: Request
-
-
-def _prepare(
-    target: Target,
-    params: Params,
-    drafter: Drafter,
-    prompts: Prompts,
-    sampling: Sampling | None,
-    rule: Rule,
-    max_length: int | None,
-    samples: int,
-    logprobs: Logprobs,
-    state: State | None,
-) -> _Call:
-    """The door: everything that can be wrong is said here, before anything runs."""
-    sampling = Sampling() if sampling is None else sampling
-    check_fit(target, drafter, rule)
-    if logprobs not in (None, "model", "sampled"):
-        raise ValueError(f'logprobs is "model", "sampled" or None, not {logprobs!r}')
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, not {samples}")
-    rows = _check_prompts(prompts, target.vocab_size)
-    request = make_request(
-        sampling, batch=len(rows), vocab_size=target.vocab_size, samples=samples
-    )
-    limits = np.asarray(request.max_new_tokens)[::samples]
-    if state is None:
-        slots = _choose_slots(target, rows, limits, max_length)
-        state = _fresh_state(target, drafter, len(rows), slots)
-        read = np.zeros(len(rows), np.int32)
-    else:
-        if max_length is not None:
-            raise ValueError("a state has its slots already: use grow, not max_length")
-        _check_unused(state)
-        _check_extends(rows, state)
-        slots = state.tokens.shape[1]
-        read = np.asarray(state.cache.length)
-    _check_room(rows, limits, slots, target.max_length)
-    tokens = np.zeros((len(rows), slots), np.int32)
-    for row, prompt in enumerate(rows):
-        tokens[row, : len(prompt)] = prompt
-    lengths = np.array([len(prompt) for prompt in rows], np.int32)
-    state = state._replace(tokens=jnp.asarray(tokens), length=jnp.asarray(lengths))
-    unread = int((lengths - 1 - read).max())
-    chunk = next((size for size in (0, *_CHUNKS) if size >= unread), _CHUNKS[-1])
-    program = Program(target, drafter, rule, logprobs, chunk)
-    if samples > 1:
-        state = _repeat(_ingest(program, params, state), samples)
-        program = dataclasses.replace(program, chunk=0)
-    return _Call(program, state, request)
-
-
-def check_fit(target: Target, drafter: Drafter, rule: Rule) -> None:
-    """Raise `ValueError` where target, drafter and rule do not go together."""
-    if rule not in ("match", "rejection", "block"):
-        raise ValueError(f'rule is "match", "rejection" or "block", not {rule!r}')
-    for tap in drafter.taps:
-        if tap != "final" and not (
-            isinstance(tap, int) and -1 <= tap < target.num_layers
-        ):
-            raise ValueError(
-                f"{drafter} taps layer {tap!r}, but the target has layers 0 … "
-                f"{target.num_layers - 1} (and -1, the embedding, and 'final')"
-            )
-    vocab_size = getattr(
-        getattr(drafter, "model", None), "vocab_size", target.vocab_size
-    )
-    if vocab_size != target.vocab_size:
-        raise ValueError(
-            f"the draft model has {vocab_size} tokens, the target {target.vocab_size}: "
-            "they must share one vocabulary"
-        )
-    if rule == "block" and drafter.num_nodes != drafter.max_depth + 1:
-        raise ValueError(f'rule "block" verifies chains; {drafter} drafts a tree')
-    if rule == "match" and drafter.kind == "iid":
-        raise ValueError(
-            f'{drafter} samples its drafts; rule "match" needs kind="points", which '
-            'accepts more there (or use rule "rejection")'
-        )
-
-
-def _check_prompts(prompts: Prompts, vocab_size: int) -> list[np.ndarray]:
-    if len(prompts) == 0:
-        raise ValueError("there is no prompt: a batch needs at least one row")
-    rows = []
-    for row, prompt in enumerate(prompts):
-        if isinstance(prompt, str) or np.ndim(prompt) != 1:
-            raise ValueError(
-                f"prompt {row} must be a sequence of token ids: {prompt!r}"
-            )
-        ids = np.asarray(prompt)
-        if ids.size == 0:
-            raise ValueError(f"prompt {row} is empty: give at least one token")
-        if not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"prompt {row} must hold whole numbers, not {ids.dtype}")
-        if ids.min() < 0 or ids.max() >= vocab_size:
-            bad = ids[(ids < 0) | (ids >= vocab_size)][0]
-            raise ValueError(
-                f"prompt {row} has token id {bad}, outside [0, {vocab_size})"
-            )
-        rows.append(ids.astype(np.int32))
-    return rows
-
-
-def _choose_slots(
-    target: Target, rows: list[np.ndarray], limits: np.ndarray, max_length: int | None
-) -> int:
-    if max_length is not None:
-        if not 1 <= max_length <= target.max_length:
-            raise ValueError(
-                f"max_length {max_length} is outside 1 … {target.max_length}, the "
-                "positions that the model was made for"
-            )
-        return max_length
-    ends = [
-        len(prompt) + int(limit) for prompt, limit in zip(rows, limits, strict=True)
-    ]
-    if max(limits) == NO_LIMIT:
-        raise ValueError(
-            "nothing bounds the text: give sampling a max_new_tokens, or a max_length"
-        )
-    return min(_slots_for(max(ends)), max(target.max_length, 1))
-
-
-def _slots_for(length: int) -> int:
-    return max(_SLOTS, 1 << (length - 1).bit_length())
-
-
-def _check_room(
-    rows: list[np.ndarray], limits: np.ndarray, slots: int, max_length: int
-) -> None:
-    for row, (prompt, limit) in enumerate(zip(rows, limits, strict=True)):
-        new = 1 if limit == NO_LIMIT else int(limit)
-        end = len(prompt) + new
-        if end > max_length:
-            raise ValueError(
-                f"prompt {row} of {len(prompt)} and {new} new tokens are {end}, beyond "
-                f"the {max_length} positions that the model was made for"
-            )
-        if end > slots:
-            raise ValueError(
-                f"{slots} slots cannot hold a prompt of {len(prompt)} and {new} new "
-                f"tokens (row {row}): raise max_length to {end}"
-            )
-
-
-def _check_unused(state: State) -> None:
-    if any(x.is_deleted() for x in jax.tree.leaves(state) if isinstance(x, jax.Array)):
-        raise ValueError(
-            "this state was consumed by an earlier call: go on from the state which "
-            "that call returned, or keep a copy(state) before"
-        )
-
-
-def _check_extends(rows: list[np.ndarray], state: State) -> None:
-    known, lengths = np.asarray(state.tokens), np.asarray(state.length)
-    if len(rows) != len(lengths):
-        raise ValueError(f"{len(rows)} prompts for a state of {len(lengths)} rows")
-    for row, prompt in enumerate(rows):
-        old = known[row, : lengths[row]]
-        same = min(len(old), len(prompt))
-        parts = np.flatnonzero(old[:same] != prompt[:same])
-        if len(parts) or len(prompt) < len(old):
-            at = int(parts[0]) if len(parts) else len(prompt)
-            raise ValueError(
-                f"prompt {row} does not extend the {len(old)} tokens of its state: "
-                f"they part at position {at}. A state only grows; start anew, or pass "
-                "all of its tokens followed by the new ones"
-            )
-
-
-def _new_state(target: Target, drafter: Drafter, batch: int, slots: int) -> State:
-    return State(
-        cache=target.init_cache(batch, slots),
-        drafter=drafter.init(batch, slots),
-        tokens=jnp.zeros((batch, slots), jnp.int32),
-        length=jnp.ones(batch, jnp.int32),
-    )
-
-
-_fresh_state = functools.partial(
-    jax.jit, static_argnames=("target", "drafter", "batch", "slots")
-)(_new_state)
+        return finish(self._run, raise_on_failure=False)
 
 
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="state")
-def _generate(program: Program, params: Params, state: State, request: Request) -> Run:
+def run_program(
+    program: Program, params: Params, state: State, request: Request
+) -> Run:
     run = _loop.begin(program, params, state, request)
     return jax.lax.while_loop(
         _loop.is_running, lambda run: _loop.step(program, params, request, run), run
@@ -404,17 +197,9 @@ _begin = functools.partial(jax.jit, static_argnames="program", donate_argnames="
 _step = functools.partial(jax.jit, static_argnames="program", donate_argnames="run")(
     _loop.step
 )
-_ingest = functools.partial(
-    jax.jit, static_argnames="program", donate_argnames="state"
-)(_loop.ingest)
 
 
-@functools.partial(jax.jit, static_argnames="samples")
-def _repeat(state: State, samples: int) -> State:
-    return jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), state)
-
-
-def _finish(run: Run, raise_on_failure: bool) -> Generation:
+def finish(run: Run, raise_on_failure: bool) -> Generation:
     start, end = np.asarray(run.start), np.asarray(run.state.length)
     spans = [slice(int(a), int(b)) for a, b in zip(start, end, strict=True)]
 

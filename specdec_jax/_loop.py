@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from specdec_jax import _cache, _sampling, _stats, _stops, _tree, _verify
+from specdec_jax import _cache, _sampling, _sharding, _stats, _stops, _tree, _verify
 from specdec_jax._options import Request
 from specdec_jax._stats import Stats
 from specdec_jax._types import (
@@ -41,6 +42,7 @@ class Program:
     rule: Rule
     logprobs: Literal["model", "sampled"] | None
     chunk: int  # prompt tokens read at once; 0 where there is nothing to read
+    mesh: Mesh | None  # None on one device
 
 
 class State(NamedTuple):
@@ -96,7 +98,8 @@ def ingest(program: Program, params: Params, state: State) -> State:
         drafter = program.drafter.update(
             program.target, params, state.drafter, accepted
         )
-        return State(cache, drafter, state.tokens, state.length)
+        state = State(cache, drafter, state.tokens, state.length)
+        return _sharding.pin(state, program.mesh)
 
     return jax.lax.while_loop(lambda state: (unread(state) > 0).any(), read, state)
 
@@ -120,7 +123,7 @@ def begin(program: Program, params: Params, state: State, request: Request) -> R
             lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x))),
             request.options.constraint.initial,
         )
-    return Run(
+    run = Run(
         state=ingest(program, params, state),
         start=state.length + 0,
         stop_state=None if request.stops is None else jnp.zeros(batch, jnp.int32),
@@ -133,6 +136,7 @@ def begin(program: Program, params: Params, state: State, request: Request) -> R
         if program.logprobs is None
         else jnp.zeros((batch, slots), jnp.float32),
     )
+    return _sharding.pin(run, program.mesh)
 
 
 def step(program: Program, params: Params, request: Request, run: Run) -> Run:
@@ -142,24 +146,7 @@ def step(program: Program, params: Params, request: Request, run: Run) -> Run:
     target, drafter, state = program.target, program.drafter, run.state
     size = drafter.max_depth + 1
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
-    noise = None
-    if program.rule == "match":
-        noise = _sampling.position_noise(
-            request.options,
-            request.keys,
-            state.cache.length,
-            size=size,
-            vocab_size=target.vocab_size,
-        )
-    sampler = Sampler(
-        request.options,
-        request.keys,
-        state.cache.length,
-        state.length - run.start,
-        run.history,
-        run.constraint,
-        noise,
-    )
+    sampler = make_sampler(program, request, run)
     with jax.named_scope("draft"):
         draft, drafter_state = drafter.draft(
             target, params, state.drafter, root, sampler
@@ -212,7 +199,7 @@ def step(program: Program, params: Params, request: Request, run: Run) -> Run:
                 request.options.constraint, constraint, kept[:, None, :]
             )
             constraint = jax.tree.map(lambda x: x[:, 0], moved)
-        return Run(
+        run = Run(
             state=State(
                 cache,
                 drafter_state,
@@ -228,6 +215,20 @@ def step(program: Program, params: Params, request: Request, run: Run) -> Run:
             is_drafted=_cache.write(run.is_drafted, is_drafted, state.length, length),
             logprobs=logprobs,
         )
+    return _sharding.pin(run, program.mesh)
+
+
+def make_sampler(program: Program, request: Request, run: Run) -> Sampler:
+    """What the law of each row's next token depends on."""
+    return Sampler(
+        options=request.options,
+        keys=request.keys,
+        base=run.state.cache.length,
+        generated=run.state.length - run.start,
+        history=run.history,
+        constraint=run.constraint,
+        noise=request.keys if program.rule == "match" else None,
+    )
 
 
 def is_running(run: Run) -> Bool[Array, ""]:
@@ -295,8 +296,9 @@ def _cut(
     )
     code = jnp.where(count >= request.max_new_tokens[:, None], LENGTH, code)
     stop_states = None
-    if request.stops is not None and run.stop_state is not None:
-        stop_states = _stops.advance(request.stops, run.stop_state, emitted)
+    stop_state = run.stop_state
+    if request.stops is not None and stop_state is not None:
+        stop_states = _stops.advance(request.stops, stop_state, emitted)
         is_early = jnp.zeros_like(count, jnp.bool_)
         if request.options.min_new_tokens is not None:
             is_early = count <= request.options.min_new_tokens[:, None]
@@ -315,8 +317,7 @@ def _cut(
     )
     is_running = run.reason == 0
     length = jnp.where(is_running, jnp.where(code > 0, stands, verdict.length), 0)
-    stop_state = run.stop_state
-    if stop_states is not None:
+    if stop_state is not None and stop_states is not None:
         last = jnp.take_along_axis(
             stop_states, jnp.maximum(length - 1, 0)[:, None], axis=1
         )[:, 0]

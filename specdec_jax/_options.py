@@ -120,11 +120,8 @@ def make_request(
     )
     limits = sampling.max_new_tokens
     if limits is None or (isinstance(limits, Sequence) and None in limits):
-        limits = (
-            NO_LIMIT
-            if limits is None
-            else [NO_LIMIT if x is None else x for x in limits]
-        )  # pyright: ignore
+        given = [None] * batch if limits is None else limits
+        limits = [NO_LIMIT if x is None else x for x in given]
     limit = rows.numbers(
         "max_new_tokens",
         limits,
@@ -217,7 +214,7 @@ class _Rows:
                 raise ValueError(f"{name} must be {wanted}, not {x!r} (row {row})")
         return np.asarray(values, np.float64)
 
-    def ids(self, name: str, value: Any) -> list[list[int] | None]:
+    def ids(self, name: str, value: Any) -> list[Sequence[int] | None]:
         value = None if value is None else list(value)
         is_nested = value is not None and any(
             x is None or isinstance(x, Sequence | np.ndarray | set) for x in value

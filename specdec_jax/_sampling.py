@@ -58,26 +58,38 @@ def draw(
     their noise. A score that is not finite says that there is no such token.
     """
     scores = adjust(sampler, logits, path_tokens)
-    noise = sampler.noise
 
-    def best_of(
-        scores: Float[Array, "B N V"],
-    ) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
-        tokens = scores.argmax(-1).astype(jnp.int32)
-        return tokens, jnp.take_along_axis(scores, tokens[:, :, None], axis=-1)[:, :, 0]
+    def best() -> Int[Array, "B N"]:
+        return scores.argmax(-1).astype(jnp.int32)
 
-    if noise is None:
-        return best_of(scores)
+    def perturbed() -> Int[Array, "B N"]:
+        return perturb(sampler, scores, path_tokens).argmax(-1).astype(jnp.int32)
 
-    def perturbed() -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
-        depth = (path_tokens >= 0).sum(-1, dtype=jnp.int32) - 1
-        rows = jnp.take_along_axis(noise, depth[:, :, None], axis=1)
-        return best_of(
-            _filtered(sampler.options, scores)
-            + jnp.where(samples(sampler)[:, None, None], rows, 0.0)
-        )
+    tokens = best()
+    if sampler.noise is not None:
+        tokens = jax.lax.cond(samples(sampler).any(), perturbed, best)
+    return tokens, jnp.take_along_axis(scores, tokens[:, :, None], axis=-1)[:, :, 0]
 
-    return jax.lax.cond(samples(sampler).any(), perturbed, lambda: best_of(scores))
+
+def perturb(
+    sampler: Sampler, scores: Float[Array, "B N V"], path_tokens: Int[Array, "B N P"]
+) -> Float[Array, "B N V"]:
+    """Adjusted scores, tempered, filtered, and with the noise of the token after each
+    node: its argmax is what `match` emits there.
+    """
+    assert sampler.noise is not None
+    num_nodes, size = path_tokens.shape[1:]
+    vocab_size = scores.shape[-1]
+    depth = (path_tokens >= 0).sum(-1, dtype=jnp.int32) - 1
+    first = sampler.base[:, None] + 1
+    if num_nodes <= size:
+        noise = position_noise(sampler.noise, first + depth, vocab_size=vocab_size)
+    else:  # a tree: its nodes share the noise of their depth
+        steps = jnp.arange(size, dtype=jnp.int32)[None, :]
+        noise = position_noise(sampler.noise, first + steps, vocab_size=vocab_size)
+        noise = jnp.take_along_axis(noise, depth[:, :, None], axis=1)
+    noise = jnp.where(samples(sampler)[:, None, None], noise, 0.0)
+    return _filtered(sampler.options, scores) + noise
 
 
 def sample(
@@ -159,35 +171,23 @@ def log_softmax(scores: Float[Array, "... V"]) -> Float[Array, "... V"]:
 
 
 def position_noise(
-    options: Options,
-    keys: Key[Array, " B"],
-    base: Int[Array, " B"],
-    *,
-    size: int,
-    vocab_size: int,
-) -> Float[Array, "B P V"]:
-    """Gumbel noise of positions base + 1 … base + size; zeros where no row samples."""
+    keys: Key[Array, " B"], positions: Int[Array, "B N"], *, vocab_size: int
+) -> Float[Array, "B N V"]:
+    """The Gumbel noise that goes with the tokens at these positions of each row."""
 
-    def rows() -> Float[Array, "B P V"]:
-        def row(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " V"]:
-            return jax.random.gumbel(
-                jax.random.fold_in(jax.random.fold_in(key, NOISE), position),
-                (vocab_size,),
-                jnp.float32,
-            )
+    def row(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " V"]:
+        key = jax.random.fold_in(jax.random.fold_in(key, NOISE), position)
+        return jax.random.gumbel(key, (vocab_size,), jnp.float32)
 
-        positions = base[:, None] + jnp.arange(1, size + 1, dtype=jnp.int32)[None, :]
-        return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
-
-    empty = jnp.zeros((base.shape[0], size, vocab_size), jnp.float32)
-    return jax.lax.cond((options.temperature > 0).any(), rows, lambda: empty)
+    return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
 
 
 def step_noise(
-    sampler: Sampler, role: int, slot: int, *, vocab_size: int
+    sampler: Sampler, role: int, slot: int | Int[Array, ""], *, vocab_size: int
 ) -> Float[Array, "B V"]:
-    """Gumbel noise of one role (`DRAFT`, `NEXT`) and slot in the step that starts at
-    the sampler's base; zeros where no row samples.
+    """Gumbel noise of one role and slot in the step that starts at the base.
+
+    Zeros where no row samples.
     """
 
     def rows() -> Float[Array, "B V"]:

@@ -140,8 +140,8 @@ class Sampler(NamedTuple):
     generated: Int[Array, " B"]  # tokens generated so far, the root included if it was
     history: History | None  # None where nothing is penalised
     constraint: PyTree | None  # state of the constraint after the root, per row
-    # Under `match` the Gumbel noise of positions base + 1 …, zeros where nobody samples.
-    noise: Float[Array, "B P V"] | None
+    # Under `match` the keys of the noise that goes with each position; else None.
+    noise: Key[Array, " B"] | None
 
 
 class Proposal(NamedTuple):
@@ -301,7 +301,9 @@ def _check(data: tuple, where: str) -> None:
     for name, hint in get_type_hints(type(data)).items():
         value = getattr(data, name)
         options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if value is None and NoneType in options:
+        if value is None:
+            if NoneType not in options:
+                raise TypeError(f"{where}.{name} is None")
             continue
         is_tuple = get_origin(options[0]) is tuple
         expected = get_args(options[0])[0] if is_tuple else options[0]

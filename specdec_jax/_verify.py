@@ -194,6 +194,8 @@ def _candidate_law(
         return jax.nn.one_hot(draft.tokens[:, i], vocab_size, dtype=jnp.float32)
     rows = jnp.arange(draft.tokens.shape[0], dtype=jnp.int32)
     q = jnp.exp(draft.proposal.log_q[rows, draft.proposal.row[:, i]])
+    # A law of NaN is a law without a token; it must not reach the sums of `block`.
+    q = jnp.where(jnp.isnan(q), 0.0, q)
     if kind == "without_replacement":
         q = q.at[rows[:, None], jnp.where(earlier, draft.tokens, vocab_size)].set(
             0.0, mode="drop"

@@ -1,6 +1,7 @@
 """Every test runs stricter than a user's program: shapes, types and promotions."""
 
 import os
+from collections.abc import Iterator
 
 # Before jax is imported, and for child processes too. The extra `dev` installs libtpu
 # for its compiler; without this, jax would look for a TPU in every process.
@@ -10,8 +11,12 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Before specdec_jax is imported: every call checks its annotated shapes and types.
-install_import_hook("specdec_jax", "beartype.beartype")
+# Before specdec_jax is imported: every call checks its annotated shapes and types. As
+# for every type checker, an int will do for a float.
+install_import_hook(
+    "specdec_jax",
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -23,3 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(cache.mkdir("xla")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+@pytest.fixture(scope="module")
+def quick_compile() -> Iterator[None]:
+    """Toy programs run for milliseconds; what they cost is their compilation."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

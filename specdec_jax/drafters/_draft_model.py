@@ -75,22 +75,14 @@ class DraftModel:
         root: Int[Array, " B"],
         sampler: Sampler,
     ) -> tuple[Draft, DraftModelState]:
-        """Read the missing token and the root as a block of two, then draft token by
-        token.
-        """
+        """Read the missing token and the root as one block, then draft one by one."""
         batch = root.shape[0]
-        none = jnp.zeros_like(root)
-        first = jnp.where(
-            state.is_missing[:, None],
-            jnp.stack([state.missing, root], 1),
-            jnp.stack([root, none], 1),
-        )
+        extra = state.is_missing.astype(jnp.int32)
+        first = jnp.where(state.is_missing, state.missing, root)
         cache, hidden = self._read(
-            params, state.cache, first, 1 + state.is_missing.astype(jnp.int32)
+            params, state.cache, jnp.stack([first, root], 1), 1 + extra
         )
-        hidden = jnp.take_along_axis(
-            hidden, state.is_missing.astype(jnp.int32)[:, None, None], axis=1
-        )
+        hidden = jnp.take_along_axis(hidden, extra[:, None, None], axis=1)
         path = jnp.full((batch, 1, self.num_nodes), -1, jnp.int32).at[:, 0, 0].set(root)
 
         def choose(
@@ -120,31 +112,29 @@ class DraftModel:
             extend, (cache, path, token), jnp.arange(1, self.max_depth, dtype=jnp.int32)
         )
         proposal = None
-        if log_q is not None:
+        if log_q is not None and more is not None:
             laws = jnp.concatenate([log_q[None], more]).swapaxes(0, 1)
             row = jnp.maximum(jnp.arange(-1, self.max_depth, dtype=jnp.int32), 0)
             proposal = Proposal(laws, jnp.broadcast_to(row, (batch, self.num_nodes)))
         parents = _tree.chain(batch, self.num_nodes)
         draft = Draft(path[:, 0], parents, jnp.ones(parents.shape, jnp.bool_), proposal)
-        ahead = jnp.full(
-            batch, self.max_depth, jnp.int32
-        )  # the root and all drafts but the last
-        return draft, DraftModelState(cache, ahead, none, jnp.zeros(batch, jnp.bool_))
+        ahead = jnp.full_like(root, self.max_depth)  # the root and all but one draft
+        return draft, DraftModelState(cache, ahead, root, jnp.zeros(batch, jnp.bool_))
 
     def update(
         self, target: Target, params: Params, state: DraftModelState, accepted: Accepted
     ) -> DraftModelState:
-        """Keep what was read ahead and accepted, drop the rest, read what is new; a
-        single new token can wait for the next draft.
+        """Keep what was read ahead and accepted, drop the rest, read what is new.
+
+        A single new token can wait for the next draft.
         """
         kept = jnp.minimum(accepted.length, state.ahead)
         cache = state.cache._replace(length=state.cache.length - state.ahead + kept)
         new = accepted.length - kept
         unread = state.is_missing.astype(jnp.int32) + new
         tokens = jnp.concatenate([state.missing[:, None], accepted.tokens], axis=1)
-        first = jnp.where(
-            state.is_missing, 0, 1 + kept
-        )  # whoever misses a token has read nothing ahead
+        # Whoever misses a token has read nothing ahead.
+        first = jnp.where(state.is_missing, 0, 1 + kept)
         source = first[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
         tokens = jnp.take_along_axis(
             tokens, jnp.minimum(source, tokens.shape[1] - 1), axis=1

@@ -47,17 +47,16 @@ def llama_from_gguf(
     target = ModuleTarget(Decoder, config)
     names = _names(config)
     _check_tensors(gguf, names, config)
-    params: dict[str, Any] = {}
-    for path, name in names.items():
-        heads = {"query": config.num_heads, "key": config.num_kv_heads}
+    params: dict[str | int, Any] = {}
+    heads = {"query": config.num_heads, "key": config.num_kv_heads}
+    for (*outer, last), name in names.items():
         weight = gguf.read(name, np.float32)
-        part = path[-2] if len(path) > 1 else None
-        if part in heads:
-            weight = _unpermuted(weight, heads[str(part)])
+        if outer and outer[-1] in heads:
+            weight = _unpermuted(weight, heads[outer[-1]])
         inside = params
-        for part in path[:-1]:
+        for part in outer:
             inside = inside.setdefault(part, {})
-        inside[path[-1]] = jnp.asarray(weight, dtype)
+        inside[last] = jnp.asarray(weight, dtype)
     return target, params
 
 

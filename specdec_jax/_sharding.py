@@ -1,0 +1,111 @@
+"""Where each array lives on a mesh: one table from names to logical axes, one from
+logical axes to mesh axes.
+
+A mesh has the axes "data" (rows) and "model" (heads, feed-forward, vocabulary); make it
+with `axis_types=Auto`. An axis whose size the mesh axis does not divide is replicated.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+MESH_AXES = {
+    "rows": "data",
+    "heads": "model",
+    "kv_heads": "model",
+    "mlp": "model",
+    "vocab": "model",
+}
+
+# The end of an array's path in a pytree of parameters, and its logical axes; replicated
+# where nothing matches.
+_PARAMS: dict[str, tuple[str | None, ...]] = {
+    r"embedding|head\.weight": ("vocab", None),
+    r"query\.weight": ("heads", None),
+    r"(key|value)\.weight": ("kv_heads", None),
+    r"output\.weight": (None, "heads"),
+    r"(gate|up)\.weight": ("mlp", None),
+    r"down\.weight": (None, "mlp"),
+}
+# The same for what a generation carries; the first axis is the rows where nothing
+# matches.
+_ROWS: dict[str, tuple[str | None, ...]] = {
+    r"(keys|values)\.\d+": ("rows", "kv_heads", None, None),
+    r"next_state": (None, None, None),
+    r"prompted|counts|bias": ("rows", "vocab"),
+}
+_Tree = TypeVar("_Tree")
+
+
+def shard(params: _Tree, mesh: Mesh) -> _Tree:
+    """Place parameters on a mesh; whatever is generated from them follows."""
+    return jax.device_put(params, param_shardings(params, mesh))
+
+
+def param_shardings(params: Any, mesh: Mesh) -> Any:
+    """The sharding of each parameter (or abstract parameter)."""
+    return _shardings(params, mesh, _PARAMS, ())
+
+
+def row_shardings(rows: Any, mesh: Mesh) -> Any:
+    """The sharding of each array of a generation: its rows are spread over "data"."""
+    return _shardings(rows, mesh, _ROWS, ("rows",))
+
+
+def pin(rows: _Tree, mesh: Mesh | None) -> _Tree:
+    """The same arrays, kept to their shardings, so that what a loop carries goes in as
+    it comes out.
+    """
+    if mesh is None:
+        return rows
+    return jax.lax.with_sharding_constraint(rows, row_shardings(rows, mesh))
+
+
+def mesh_of(params: Any) -> Mesh | None:
+    """The mesh that parameters are placed on; None where there is only one device."""
+    for leaf in jax.tree.leaves(params):
+        sharding = getattr(leaf, "sharding", None)
+        if (
+            isinstance(sharding, NamedSharding)
+            and isinstance(sharding.mesh, Mesh)
+            and sharding.mesh.size > 1
+        ):
+            return sharding.mesh
+    return None
+
+
+def _shardings(
+    tree: Any,
+    mesh: Mesh,
+    table: dict[str, tuple[str | None, ...]],
+    default: tuple[str | None, ...],
+) -> Any:
+    def sharding(path: Any, leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        axes = next(
+            (
+                axes
+                for end, axes in table.items()
+                if re.search(rf"(^|\.)({end})$", name)
+            ),
+            default,
+        )
+        sizes = leaf.shape[: len(axes)]
+        return NamedSharding(
+            mesh,
+            PartitionSpec(
+                *(
+                    _mesh_axis(axis, size, mesh)
+                    for axis, size in zip(axes, sizes, strict=False)
+                )
+            ),
+        )
+
+    return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def _mesh_axis(axis: str | None, size: int, mesh: Mesh) -> str | None:
+    name = None if axis is None else MESH_AXES[axis]
+    return name if name in mesh.shape and size % mesh.shape[name] == 0 else None
