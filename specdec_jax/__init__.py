@@ -1,5 +1,9 @@
 """Speculative decoding in JAX: the target's own text, several times faster."""
 
+from specdec_jax._check import Divergence as Divergence
+from specdec_jax._check import LosslessReport as LosslessReport
+from specdec_jax._check import check_lossless as check_lossless
+from specdec_jax._check import check_target as check_target
 from specdec_jax._compile import Compiled as Compiled
 from specdec_jax._compile import Memory as Memory
 from specdec_jax._compile import compile as compile

@@ -7,11 +7,18 @@ from typing import Any
 import jax
 
 from specdec_jax import _sharding
-from specdec_jax._door import CHUNKS, Logprobs, Prompts, make_program, prepare
+from specdec_jax._door import (
+    CHUNKS,
+    Logprobs,
+    Prompts,
+    check_max_length,
+    make_program,
+    prepare,
+)
 from specdec_jax._generate import Generation, finish, run_program
 from specdec_jax._loop import Program, State
 from specdec_jax._options import Sampling, make_request
-from specdec_jax._state import init_state, slots_for
+from specdec_jax._state import init_state
 from specdec_jax._types import Drafter, Params, Rule, Target
 
 
@@ -111,7 +118,7 @@ def compile(
         params: arrays, or `jax.ShapeDtypeStruct`s (with shardings, for a mesh).
         drafter: as for `generate`.
         batch: rows.
-        max_length: slots of the cache, rounded up as `generate` does.
+        max_length: slots of the cache.
         max_prompt: tokens of the longest prompt, which sets how many are read at once;
             `max_length` by default. Longer prompts are read in more turns.
         sampling: which options are on; their values may differ from call to call.
@@ -122,7 +129,7 @@ def compile(
         ValueError: as `generate`.
     """
     program = make_program(target, params, drafter, rule=rule, logprobs=logprobs)
-    slots = slots_for(target, max_length)
+    slots = check_max_length(target, max_length)
     longest = (max_prompt or slots) - 1
     chunk = next((size for size in (0, *CHUNKS) if size >= longest), CHUNKS[-1])
     program = dataclasses.replace(program, chunk=chunk)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from specdec_jax import _loop, _sharding
 from specdec_jax._loop import Program, State
@@ -54,7 +54,7 @@ def prepare(
         sampling, batch=len(rows), vocab_size=target.vocab_size, samples=samples
     )
     limits = np.asarray(request.max_new_tokens)[::samples]
-    _check_length(rows, limits, target.max_length)
+    _check_length(rows, limits, "model", target.max_length)
     if state is None:
         slots = _choose_slots(target, rows, limits, max_length)
         begun = init_state(target, drafter, len(rows), slots, program.mesh)
@@ -63,9 +63,15 @@ def prepare(
     else:
         begun = state
         check_unused(begun)
+        _check_owner(target, drafter, begun)
         _check_extends(rows, begun)
-    _check_room(rows, limits, begun.tokens.shape[1])
-    read = np.asarray(begun.cache.length)
+    slots = begun.tokens.shape[1]
+    _check_room(rows, limits, slots)
+    model = getattr(drafter, "model", None)
+    if model is not None:
+        room = slots - np.array([len(prompt) for prompt in rows])
+        _check_length(rows, np.minimum(limits, room), "draft model", model.max_length)
+    read = _sharding.to_host(begun.cache.length)
     unread = max(len(prompt) - 1 - n for prompt, n in zip(rows, read, strict=True))
     chunk = next((size for size in (0, *CHUNKS) if size >= unread), CHUNKS[-1])
     program = dataclasses.replace(program, chunk=chunk)
@@ -97,14 +103,14 @@ def make_program(
                 f"{drafter} taps layer {tap!r}, but the target has layers 0 … "
                 f"{target.num_layers - 1} (and -1, the embedding, and 'final')"
             )
-    vocab_size = getattr(
-        getattr(drafter, "model", None), "vocab_size", target.vocab_size
-    )
-    if vocab_size != target.vocab_size:
+    model = getattr(drafter, "model", None)
+    if model is not None and model.vocab_size != target.vocab_size:
         raise ValueError(
-            f"the draft model has {vocab_size} tokens, the target {target.vocab_size}: "
-            "they must share one vocabulary"
+            f"the draft model has {model.vocab_size} tokens, the target "
+            f"{target.vocab_size}: they must share one vocabulary"
         )
+    if model is not None and not jax.tree.leaves(params.drafter):
+        raise ValueError(f"{drafter} needs params.drafter, its model's parameters")
     if rule == "block" and drafter.num_nodes != drafter.max_depth + 1:
         raise ValueError(f'rule "block" verifies chains; {drafter} drafts a tree')
     if rule == "match" and drafter.kind != "points":
@@ -145,11 +151,14 @@ def _check_prompts(prompts: Prompts, vocab_size: int) -> list[np.ndarray]:
         raise ValueError("there is no prompt: a batch needs at least one row")
     rows = []
     for row, prompt in enumerate(prompts):
-        if isinstance(prompt, str) or np.ndim(prompt) != 1:
+        try:
+            ids = np.asarray(prompt)
+        except ValueError:  # nested and ragged
+            ids = np.empty((0, 0))
+        if isinstance(prompt, str) or ids.ndim != 1:
             raise ValueError(
                 f"prompt {row} must be a sequence of token ids: {prompt!r}"
             )
-        ids = np.asarray(prompt)
         if ids.size == 0:
             raise ValueError(f"prompt {row} is empty: give at least one token")
         if not np.issubdtype(ids.dtype, np.integer):
@@ -163,16 +172,21 @@ def _check_prompts(prompts: Prompts, vocab_size: int) -> list[np.ndarray]:
     return rows
 
 
+def check_max_length(target: Target, max_length: int) -> int:
+    """`max_length` itself; `ValueError` where the target has fewer positions."""
+    if not 1 <= max_length <= target.max_length:
+        raise ValueError(
+            f"max_length {max_length} is outside 1 … {target.max_length}, the "
+            "positions that the model was made for"
+        )
+    return max_length
+
+
 def _choose_slots(
     target: Target, rows: list[np.ndarray], limits: np.ndarray, max_length: int | None
 ) -> int:
     if max_length is not None:
-        if not 1 <= max_length <= target.max_length:
-            raise ValueError(
-                f"max_length {max_length} is outside 1 … {target.max_length}, the "
-                "positions that the model was made for"
-            )
-        return max_length
+        return check_max_length(target, max_length)
     if limits.max() == NO_LIMIT:
         raise ValueError(
             "nothing bounds the text: give sampling a max_new_tokens, or a max_length"
@@ -181,12 +195,14 @@ def _choose_slots(
     return slots_for(target, max(ends))
 
 
-def _check_length(rows: list[np.ndarray], limits: np.ndarray, max_length: int) -> None:
+def _check_length(
+    rows: list[np.ndarray], limits: np.ndarray, model: str, max_length: int
+) -> None:
     for row, (end, said) in enumerate(_ends(rows, limits)):
         if end > max_length:
             raise ValueError(
                 f"{said} are {end} tokens (row {row}), beyond the {max_length} "
-                "positions that the model was made for"
+                f"positions that the {model} was made for"
             )
 
 
@@ -207,8 +223,21 @@ def _ends(rows: list[np.ndarray], limits: np.ndarray) -> list[tuple[int, str]]:
     ]
 
 
+def _check_owner(target: Target, drafter: Drafter, state: State) -> None:
+    def shapes(state: State) -> PyTree:
+        return jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+    batch, slots = state.tokens.shape
+    own = jax.eval_shape(lambda: init_state(target, drafter, batch, slots))
+    if shapes(state) != shapes(own):
+        raise ValueError(
+            "this state came from another target or drafter: go on with the ones that "
+            "it came from, or start anew"
+        )
+
+
 def _check_extends(rows: list[np.ndarray], state: State) -> None:
-    known, lengths = np.asarray(state.tokens), np.asarray(state.length)
+    known, lengths = _sharding.to_host((state.tokens, state.length))
     if len(rows) != len(lengths):
         raise ValueError(f"{len(rows)} prompts for a state of {len(lengths)} rows")
     for row, prompt in enumerate(rows):

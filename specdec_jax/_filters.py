@@ -1,7 +1,8 @@
 """Top-k, top-p and min-p without sorting a vocabulary: each is a threshold on the
 scores, found by bisection.
 
-Ties at a threshold are all kept, so a filter never depends on the order of token ids.
+Ties at a threshold are all kept, so a filter never depends on the order of token ids;
+so are NaNs, for whoever reports them.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def min_p(
 ) -> Float[Array, "B N V"]:
     """Keep the tokens at least p times as likely as the likeliest."""
     floor = scores.max(-1, keepdims=True) + jnp.log(p)[:, None, None]
-    return jnp.where(scores >= floor, scores, -jnp.inf)
+    return jnp.where(scores < floor, -jnp.inf, scores)  # a NaN is not below anything
 
 
 def _keep(
@@ -55,7 +56,8 @@ def _keep(
     low = order.min(-1)
     high = order.max(-1) + 1
     threshold, _ = jax.lax.fori_loop(0, 32, halve, (low, high))
-    return jnp.where(order >= threshold[:, :, None], scores, -jnp.inf)
+    is_kept = (order >= threshold[:, :, None]) | jnp.isnan(scores)
+    return jnp.where(is_kept, scores, -jnp.inf)
 
 
 def _ordered(scores: Float[Array, "B N V"]) -> Int[Array, "B N V"]:

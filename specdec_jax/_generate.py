@@ -12,6 +12,8 @@ from specdec_jax import _loop
 from specdec_jax._door import Logprobs, Prompts, prepare
 from specdec_jax._loop import Program, Run, State
 from specdec_jax._options import Request, Sampling
+from specdec_jax._sharding import to_host
+from specdec_jax._state import check_unused
 from specdec_jax._stats import Stats
 from specdec_jax._types import Drafter, Params, Rule, Target
 
@@ -74,7 +76,8 @@ def generate(
         rule: "match" gives the same tokens as plain decoding with the same seed;
             "rejection" accepts more where the drafter samples ("iid"), under the same
             law; "block" accepts more still, for chains.
-        max_length: slots of the cache, prompt and new tokens together; rounded up.
+        max_length: slots of the cache, prompt and new tokens together; by default what
+            the call needs, rounded up to a power of two.
         samples: continuations per prompt, from one reading of it.
         logprobs: "model" for the log-probabilities of the model's own law, "sampled"
             for those of the law drawn from.
@@ -137,7 +140,8 @@ def stream(
         state=state,
     )
     run = _begin(call.program, params, call.state, call.request)
-    return Stream(call.program, params, call.request, run, raise_on_failure)
+    program = dataclasses.replace(call.program, chunk=0)  # a step reads no prompt
+    return Stream(program, params, call.request, run, raise_on_failure)
 
 
 class Piece(NamedTuple):
@@ -155,18 +159,20 @@ class Stream(Iterator[Piece]):
     ):
         self._program, self._params, self._request = program, params, request
         self._run, self._strict = run, strict
-        self._length = np.asarray(run.state.length)
+        self._length = to_host(run.state.length)
 
     def __next__(self) -> Piece:
-        if not np.any(np.asarray(self._run.reason) == 0):
+        if np.all(to_host(self._run.reason) > 0):
             if self._strict:
                 finish(self._run, raise_on_failure=True)
             raise StopIteration
+        check_unused(self._run.state)
         self._run = _step(self._program, self._params, self._request, self._run)
-        before, self._length = self._length, np.asarray(self._run.state.length)
+        before = self._length
+        self._length, tokens, is_drafted = to_host(
+            (self._run.state.length, self._run.state.tokens, self._run.is_drafted)
+        )
         rows = list(zip(before, self._length, strict=True))
-        tokens = np.asarray(self._run.state.tokens)
-        is_drafted = np.asarray(self._run.is_drafted)
         return Piece(
             [tokens[i, a:b] for i, (a, b) in enumerate(rows)],
             [is_drafted[i, a:b] for i, (a, b) in enumerate(rows)],
@@ -178,6 +184,7 @@ class Stream(Iterator[Piece]):
 
         Its state is this stream's own: passing it on ends the stream.
         """
+        check_unused(self._run.state)
         return finish(self._run, raise_on_failure=False)
 
 
@@ -200,18 +207,19 @@ _step = functools.partial(jax.jit, static_argnames="program", donate_argnames="r
 
 
 def finish(run: Run, raise_on_failure: bool) -> Generation:
-    start, end = np.asarray(run.start), np.asarray(run.state.length)
-    spans = [slice(int(a), int(b)) for a, b in zip(start, end, strict=True)]
+    small = run._replace(state=run.state._replace(cache=None, drafter=None))
+    host = to_host(small._replace(history=None, constraint=None))
+    spans = [slice(*ends) for ends in zip(host.start, host.state.length, strict=True)]
 
-    def pick(x: Any) -> list[np.ndarray]:
-        return [row[span] for row, span in zip(np.asarray(x), spans, strict=True)]
+    def pick(rows: Any) -> list[np.ndarray]:
+        return [row[span] for row, span in zip(rows, spans, strict=True)]
 
     generation = Generation(
-        tokens=pick(run.state.tokens),
-        reasons=[_loop.REASONS[code] for code in np.asarray(run.reason)],
-        is_drafted=pick(run.is_drafted),
-        logprobs=None if run.logprobs is None else pick(run.logprobs),
-        stats=jax.tree.map(np.asarray, run.stats),
+        tokens=pick(host.state.tokens),
+        reasons=[_loop.REASONS[code] for code in host.reason],
+        is_drafted=pick(host.is_drafted),
+        logprobs=None if host.logprobs is None else pick(host.logprobs),
+        stats=host.stats,
         state=run.state,
     )
     failed = [

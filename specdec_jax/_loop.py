@@ -298,11 +298,10 @@ def _cut(
     stop_states = None
     stop_state = run.stop_state
     if request.stops is not None and stop_state is not None:
-        stop_states = _stops.advance(request.stops, stop_state, emitted)
         is_early = jnp.zeros_like(count, jnp.bool_)
         if request.options.min_new_tokens is not None:
             is_early = count <= request.options.min_new_tokens[:, None]
-        stop_states = jnp.where(is_early, 0, stop_states)
+        stop_states = _stops.advance(request.stops, stop_state, emitted, is_early)
         code = jnp.where(stop_states == _stops.STOPPED, STOP_STRING, code)
     is_stop = (emitted[:, :, None] == request.options.stop_ids[:, None, :]).any(-1)
     code = jnp.where(is_stop, STOP_ID, code)

@@ -172,7 +172,7 @@ def _keys(rows: "_Rows", seed: int | Sequence[int], samples: int) -> Key[Array, 
     """Row r of a scalar seed folds in r; the samples of a row that has its own seed
     fold in their number, unless there is one only.
     """
-    is_shared = not isinstance(seed, Sequence | np.ndarray)
+    is_shared = np.ndim(seed) == 0
     seeds = rows.numbers(
         "seed",
         seed,
@@ -201,9 +201,9 @@ class _Rows:
     def numbers(
         self, name: str, value: Any, is_good: Callable[[float], bool], wanted: str
     ) -> np.ndarray:
-        values = self.spread(
-            name, value, isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
-        )
+        if hasattr(value, "tolist"):  # an array
+            value = value.tolist()
+        values = self.spread(name, value, isinstance(value, Sequence))
         for row, x in enumerate(values):
             if (
                 isinstance(x, bool)
@@ -215,6 +215,8 @@ class _Rows:
         return np.asarray(values, np.float64)
 
     def ids(self, name: str, value: Any) -> list[Sequence[int] | None]:
+        if hasattr(value, "__index__"):
+            raise ValueError(f"{name} must be a list of token ids: [{value}]")
         value = None if value is None else list(value)
         is_nested = value is not None and any(
             x is None or isinstance(x, Sequence | np.ndarray | set) for x in value
@@ -241,6 +243,12 @@ class _Rows:
         )
         if not any(rows):
             return None
+        for row, row_strings in enumerate(rows):
+            for string in row_strings:
+                if not isinstance(string, str):
+                    raise ValueError(
+                        f"stop_strings must be strings, not {string!r} (row {row})"
+                    )
         if sampling.token_bytes is None:
             raise ValueError(
                 "stop_strings need token_bytes, which say what each token spells: pass "

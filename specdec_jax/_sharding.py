@@ -9,7 +9,9 @@ import re
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 MESH_AXES = {
     "rows": "data",
@@ -44,12 +46,12 @@ def shard(params: _Tree, mesh: Mesh) -> _Tree:
     return jax.device_put(params, param_shardings(params, mesh))
 
 
-def param_shardings(params: Any, mesh: Mesh) -> Any:
+def param_shardings(params: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The sharding of each parameter (or abstract parameter)."""
     return _shardings(params, mesh, _PARAMS, ())
 
 
-def row_shardings(rows: Any, mesh: Mesh) -> Any:
+def row_shardings(rows: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The sharding of each array of a generation: its rows are spread over "data"."""
     return _shardings(rows, mesh, _ROWS, ("rows",))
 
@@ -61,6 +63,13 @@ def pin(rows: _Tree, mesh: Mesh | None) -> _Tree:
     if mesh is None:
         return rows
     return jax.lax.with_sharding_constraint(rows, row_shardings(rows, mesh))
+
+
+def to_host(tree: _Tree) -> _Tree:
+    """The same arrays as NumPy's, on every process of a pod."""
+    if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
+        return jax.tree.map(np.asarray, tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def mesh_of(params: Any) -> Mesh | None:
@@ -78,7 +87,7 @@ def mesh_of(params: Any) -> Mesh | None:
 
 def _shardings(
     tree: Any,
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     table: dict[str, tuple[str | None, ...]],
     default: tuple[str | None, ...],
 ) -> Any:
@@ -106,6 +115,6 @@ def _shardings(
     return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
-def _mesh_axis(axis: str | None, size: int, mesh: Mesh) -> str | None:
+def _mesh_axis(axis: str | None, size: int, mesh: Mesh | AbstractMesh) -> str | None:
     name = None if axis is None else MESH_AXES[axis]
     return name if name in mesh.shape and size % mesh.shape[name] == 0 else None

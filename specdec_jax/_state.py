@@ -52,8 +52,7 @@ def grow(target: Target, drafter: Drafter, state: State, *, max_length: int) -> 
             f"max_length {max_length} is outside {slots}, the slots there are, … "
             f"{target.max_length}, the positions that the model was made for"
         )
-    slots = slots_for(target, max_length)
-    bigger = jax.eval_shape(lambda: init_state(target, drafter, batch, slots))
+    bigger = jax.eval_shape(lambda: init_state(target, drafter, batch, max_length))
 
     def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
         more = [(0, n - m) for n, m in zip(like.shape, x.shape, strict=True)]

@@ -17,6 +17,7 @@ class Stats(NamedTuple):
     steps: Int[Array, " B"]
     drafted: Int[Array, " B"]  # valid nodes proposed, roots not counted
     proposed: Int[Array, "B P"]  # steps with a valid node at this depth; slot 0: steps
+    chances: Int[Array, "B P"]  # such steps that kept all up to the depth before
     accepted: Int[
         Array, "B P"
     ]  # histogram: steps that kept exactly this many drafted tokens
@@ -47,7 +48,7 @@ class Stats(NamedTuple):
         depth d, for d = 1, 2, …; NaN where there is none.
         """
         reached = _reached(self)
-        chances = np.minimum(reached[:-1], np.asarray(self.proposed).sum(0)[1:])
+        chances = np.asarray(self.chances).sum(0)[1:]
         return np.divide(
             reached[1:], chances, out=np.full(chances.shape, np.nan), where=chances > 0
         )
@@ -63,7 +64,8 @@ def init_stats(batch: int, size: int) -> Stats:
     def zeros(*shape: int) -> Array:
         return jnp.zeros(shape, jnp.int32)
 
-    return Stats(zeros(batch), zeros(batch), zeros(batch, size), zeros(batch, size))
+    by_depth = [zeros(batch, size) for _ in range(3)]
+    return Stats(zeros(batch), zeros(batch), *by_depth)
 
 
 def record(
@@ -78,10 +80,12 @@ def record(
     at_depth: Bool[Array, "B N P"] = (
         depths[:, :, None] == slots[:, None, :]
     ) & draft.valid[:, :, None]
+    proposed = at_depth.any(1) & (counts > 0)[:, None]
     return Stats(
         stats.steps + counts,
         stats.drafted + counts * draft.valid[:, 1:].sum(-1, dtype=jnp.int32),
-        stats.proposed + at_depth.any(1).astype(jnp.int32) * counts[:, None],
+        stats.proposed + proposed.astype(jnp.int32),
+        stats.chances + (proposed & (slots <= length[:, None])).astype(jnp.int32),
         stats.accepted
         + (slots == length[:, None] - 1).astype(jnp.int32) * counts[:, None],
     )

@@ -1,5 +1,6 @@
-"""Stop strings as a table over tokens: an Aho–Corasick automaton over bytes (Aho and
-Corasick 1975), one state per row of text.
+"""Stop strings as a table over tokens.
+
+An Aho–Corasick automaton over bytes (Aho and Corasick 1975), one state per row of text.
 """
 
 from collections.abc import Sequence
@@ -7,20 +8,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-STOPPED = (
-    1  # the state after a stop string has occurred, for good; state 0 is the start
-)
-_STATES = (
-    32  # tables are padded to a multiple, so that other strings need no other program
-)
+START, STOPPED = 0, 1  # STOPPED is the state once a stop string has occurred, for good
+_STATES = 32  # tables are padded to a multiple: other strings need no other program
 
 
 class StopTable(NamedTuple):
-    """`next_state[group, state, token]`; each row belongs to one group of rows with the
-    same strings.
-    """
+    """`next_state[group, state, token]`; rows with the same strings are one group."""
 
     next_state: Int[Array, "G Q V"]
     group: Int[Array, " B"]
@@ -57,12 +52,18 @@ def stop_table(
 
 
 def advance(
-    table: StopTable, state: Int[Array, " B"], tokens: Int[Array, "B P"]
+    table: StopTable,
+    state: Int[Array, " B"],
+    tokens: Int[Array, "B P"],
+    ignored: Bool[Array, "B P"],
 ) -> Int[Array, "B P"]:
-    """The state after each of a row's tokens in turn."""
+    """The state after each of a row's tokens in turn; after one that is ignored, text
+    begins anew.
+    """
     states = []
     for i in range(tokens.shape[1]):
         state = table.next_state[table.group, state, tokens[:, i]].astype(jnp.int32)
+        state = jnp.where(ignored[:, i], START, state)
         states.append(state)
     return jnp.stack(states, axis=1)
 

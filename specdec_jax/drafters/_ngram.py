@@ -90,6 +90,7 @@ class NGram:
         drafted = jnp.take_along_axis(
             tokens, jnp.minimum(end + 1 + ahead % period, slots - 1), axis=1
         )
+        drafted = jnp.where(found, drafted, root[:, None])
         nodes = jnp.concatenate([root[:, None], drafted], axis=1)
         valid = jnp.broadcast_to(found, nodes.shape).at[:, 0].set(True)
         return Draft(nodes, _tree.chain(batch, self.num_nodes), valid), state

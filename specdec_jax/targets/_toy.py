@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from specdec_jax import _cache
 from specdec_jax._types import Block, Cache, Pending, TargetOutput
@@ -88,13 +88,10 @@ class Toy:
         keys = positions.astype(jnp.float32)[:, None, :, None]
         values = (block.tokens + 1).astype(jnp.float32)[:, None, :, None]
         slots = jnp.arange(cache.keys[0].shape[2], dtype=jnp.int32)[None, :]
-        committed = jnp.where(
-            slots < cache.length[:, None],
-            cache.keys[0][:, 0, :, 0] * cache.values[0][:, 0, :, 0],
-            0.0,
-        )
-        seen = jnp.where(block.mask, (keys * values)[:, 0, :, 0][:, None, :], 0.0)
-        total = (committed.sum(-1)[:, None] + seen.sum(-1)).astype(jnp.int32)
+        is_committed = slots < cache.length[:, None]
+        committed = self._terms(cache.keys[0], cache.values[0], is_committed)
+        seen = self._terms(keys, values, block.mask)
+        total = committed.sum(-1)[:, None] + seen.sum(-1)
         hidden = jax.nn.one_hot(
             total % self.num_contexts, self.num_contexts, dtype=jnp.float32
         )
@@ -107,6 +104,20 @@ class Toy:
             else jnp.zeros((*block.tokens.shape, 0), jnp.float32)
         )
         return TargetOutput(hidden, features, Pending((keys,), (values,)))
+
+    def _terms(
+        self,
+        keys: Float[Array, "B 1 S 1"],
+        values: Float[Array, "B 1 S 1"],
+        mask: Bool[Array, "B *T S"],
+    ) -> Int[Array, "B *T S"]:
+        """What each slot adds to the sum, 0 where it is not seen."""
+        shape = (mask.shape[0], *[1] * (mask.ndim - 2), mask.shape[-1])
+        key, value = (
+            jnp.where(mask, x.reshape(shape), 0.0).astype(jnp.int32)
+            for x in (keys, values)
+        )
+        return key * value % self.num_contexts
 
     def commit(
         self,
