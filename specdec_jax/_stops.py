@@ -42,9 +42,9 @@ def stop_table(
         for row in distinct
     ]
     size = -(-max(len(table) for table in tables) // _STATES) * _STATES
-    padded = np.stack(
-        [np.pad(table, ((0, size - len(table)), (0, 0))) for table in tables]
-    )
+    padded = np.zeros((len(tables), size, len(token_bytes)), np.int16)
+    for i, table in enumerate(tables):
+        padded[i, : len(table)] = table
     return StopTable(
         jnp.asarray(padded),
         jnp.asarray([distinct.index(row) for row in sets], jnp.int32),

@@ -1,0 +1,145 @@
+"""What can be asked on the command line; `tyro` makes parser and help of it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+Switch = FlagCreatePairsOff[bool]
+DrafterName = Literal["ngram", "plain", "draft-model"]
+
+
+def _optional(metavar: str, default: str) -> object:
+    """An option that may be left out, and what its absence means."""
+    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model answers."""
+
+    model: Annotated[str, arg(metavar="NAME|PATH")] = DEFAULT_MODEL
+    """A known name, or a GGUF file of the Llama family."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of parameters and cache."""
+
+
+@dataclass(frozen=True)
+class DraftingOptions:
+    """What proposes tokens, to be accepted by the model or not: a matter of speed."""
+
+    drafter: DrafterName = "ngram"
+    """Look up what came next before, propose nothing, or let a smaller model draft."""
+    draft_model: Annotated[str | None, _optional("NAME|PATH", "none")] = None
+    """The model of --drafter draft-model; it may be the same."""
+    nodes: Annotated[int | None, _optional("N", "8 for ngram, 5 for draft-model")] = (
+        None
+    )
+    """Tokens that are verified at once: those drafted, and one."""
+    longest: Annotated[int | None, _optional("N", "4")] = None
+    """Tokens of the longest match that ngram looks for."""
+    shortest: Annotated[int | None, _optional("N", "1")] = None
+    """Tokens that must match at least for ngram to propose anything."""
+    rule: Literal["match", "rejection", "block"] = "match"
+    """match: the tokens of plain decoding with this seed. Others: of the same law."""
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How each token is chosen, and when the text ends."""
+
+    temperature: float = 0.0
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    """Only the K likeliest tokens; 0 is off."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability; 1 is off."""
+    min_p: float = 0.0
+    """Only tokens at least this fraction as likely as the likeliest; 0 is off."""
+    repetition_penalty: float = 1.0
+    """Above 1, tokens of prompt and text become less likely."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token of the text."""
+    frequency_penalty: float = 0.0
+    """Subtracted as often as the token occurs in the text."""
+    bias: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="ID=VALUE")] = ()
+    """Add to the logit of a token."""
+    banned: Annotated[UseAppendAction[tuple[int, ...]], arg(metavar="ID")] = ()
+    """A token that never comes."""
+    allowed: Annotated[UseAppendAction[tuple[int, ...]], arg(metavar="ID")] = ()
+    """If given, no other tokens than these come."""
+    max_new_tokens: int = 128
+    """The text's longest length."""
+    min_new_tokens: int = 0
+    """Before this many tokens, nothing ends the text."""
+    stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = ()
+    """End before this text."""
+    stop_id: Annotated[UseAppendAction[tuple[int, ...]], arg(metavar="ID")] = ()
+    """End with this token, besides those of the model."""
+    seed: int = 0
+    """The same seed gives the same text."""
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue or answer one prompt, and measure how fast."""
+
+    prompt: Annotated[Positional[str | None], arg(metavar="PROMPT")] = None
+    """The text; - reads it from standard input."""
+    file: Annotated[Path | None, _optional("PATH", "none")] = None
+    """Read the prompt from a file instead."""
+    chat: bool = True
+    """Ask it as a user's turn, if the model has a chat template; or continue it."""
+    system: Annotated[str | None, _optional("TEXT", "the model's own")] = None
+    """What a system's turn says before."""
+    samples: int = 1
+    """Texts for this prompt, each with noise of its own."""
+    logprobs: Annotated[
+        Literal["model", "sampled"] | None, _optional("{model,sampled}", "none")
+    ] = None
+    """The tokens' log-probabilities, under the model's law or the one drawn from."""
+    max_length: Annotated[int | None, _optional("N", "what it takes, rounded up")] = (
+        None
+    )
+    """Tokens that the cache holds, of prompt and text together."""
+    json: Switch = False
+    """Print one JSON object at the end, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+    drafting: DraftingOptions = DraftingOptions()
+    sampling: SamplingOptions = SamplingOptions()
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Have a conversation. Ctrl-C stops an answer; /help lists commands."""
+
+    system: Annotated[str | None, _optional("TEXT", "the model's own")] = None
+    """What a system's turn says before."""
+    slots: int = 1024
+    """Tokens that the cache holds at first; it grows when they run out."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+    drafting: DraftingOptions = DraftingOptions()
+    sampling: SamplingOptions = field(
+        default_factory=lambda: SamplingOptions(max_new_tokens=256)
+    )
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Answer prompts with and without speculation: the same text, and how fast."""
+
+    max_new_tokens: int = 64
+    """Of each answer."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+
+
+Command = Generate | Chat | Demo
