@@ -20,6 +20,7 @@ from specdec_jax._types import (
     Drafter,
     History,
     Params,
+    Pending,
     Rule,
     Sampler,
     Target,
@@ -140,60 +141,32 @@ def begin(program: Program, params: Params, state: State, request: Request) -> R
 
 
 def step(program: Program, params: Params, request: Request, run: Run) -> Run:
-    """One verification: every running row emits at least one token, or ends and says
-    why.
-    """
+    """One verification: a running row emits a token at least, or ends and says why."""
     target, drafter, state = program.target, program.drafter, run.state
-    size = drafter.max_depth + 1
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
     sampler = make_sampler(program, request, run)
     with jax.named_scope("draft"):
         draft, drafter_state = drafter.draft(
             target, params, state.drafter, root, sampler
         )
-    with jax.named_scope("forward"):
-        block = _tree.draft_block(draft)
-        output = target.forward(params.target, state.cache, block, drafter.taps)
-        logits = target.logits(params.target, output.hidden)
     with jax.named_scope("verify"):
-        path_tokens = _tree.path_tokens(
-            draft.tokens, _tree.paths(draft.parents, size=size)
-        )
-        verdict, scores = _decide(program, draft, logits, path_tokens, sampler)
-        emitted = _emitted(draft, verdict)
-        length, reason, stop_state = _cut(request, run, emitted, verdict, scores)
-        is_drafted = (
-            jnp.arange(size, dtype=jnp.int32)[None, :] < verdict.length[:, None] - 1
-        )
+        verified = _verify_draft(program, params, run, draft, sampler)
+        length, reason, stop_state = _cut(request, run, verified)
+    with jax.named_scope("commit"):
+        path, emitted = verified.verdict.path, verified.emitted
+        cache = target.commit(state.cache, verified.pending, path, length)
+    with jax.named_scope("update"):
         following = jnp.take_along_axis(
             emitted, jnp.maximum(length - 1, 0)[:, None], axis=1
         )[:, 0]
-    with jax.named_scope("commit"):
-        cache = target.commit(state.cache, output.pending, verdict.path, length)
-        features = jnp.take_along_axis(
-            output.features, verdict.path[:, :, None], axis=1
-        )
-        tokens = jnp.take_along_axis(draft.tokens, verdict.path, axis=1)
-        accepted = Accepted(tokens, features, length, following)
-    with jax.named_scope("update"):
+        tokens = jnp.take_along_axis(draft.tokens, path, axis=1)
+        accepted = Accepted(tokens, verified.features, length, following)
         drafter_state = drafter.update(target, params, drafter_state, accepted)
     with jax.named_scope("emit"):
-        logprobs = run.logprobs
-        if logprobs is not None:
-            new = _logprobs(
-                program, sampler, logits, path_tokens, verdict.path, emitted
-            )
-            logprobs = _cache.write(logprobs, new, state.length, length)
-        history, constraint = run.history, run.constraint
-        kept = jnp.where(
-            jnp.arange(size, dtype=jnp.int32)[None, :] < length[:, None], emitted, -1
-        )
-        if history is not None:
-            rows = jnp.arange(root.shape[0], dtype=jnp.int32)[:, None]
-            ids = jnp.where(kept >= 0, kept, target.vocab_size)
-            history = History(
-                history.prompted, history.counts.at[rows, ids].add(1, mode="drop")
-            )
+        slots = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None, :]
+        kept = jnp.where(slots < length[:, None], emitted, -1)
+        is_drafted = slots < verified.verdict.length[:, None] - 1
+        constraint = run.constraint
         if request.options.constraint is not None:
             moved = _sampling.constraint_states(
                 request.options.constraint, constraint, kept[:, None, :]
@@ -208,14 +181,65 @@ def step(program: Program, params: Params, request: Request, run: Run) -> Run:
             ),
             start=run.start,
             stop_state=stop_state,
-            history=history,
+            history=_counted(run.history, kept),
             constraint=constraint,
             reason=reason,
-            stats=_stats.record(run.stats, draft, block.depths, length),
+            stats=_stats.record(run.stats, draft, length),
             is_drafted=_cache.write(run.is_drafted, is_drafted, state.length, length),
-            logprobs=logprobs,
+            logprobs=None
+            if run.logprobs is None or verified.logprobs is None
+            else _cache.write(run.logprobs, verified.logprobs, state.length, length),
         )
     return _sharding.pin(run, program.mesh)
+
+
+class _Verified(NamedTuple):
+    """A verdict before it is cut, and what goes with the nodes of its path."""
+
+    verdict: Verdict
+    emitted: Int[Array, "B P"]  # the accepted drafts and the token after them
+    scores: Float[Array, "B P"]  # of each emitted token: finite, if there is such a one
+    logprobs: Float[Array, "B P"] | None
+    features: Float[Array, "B P F"]
+    pending: Pending
+
+
+def _verify_draft(
+    program: Program, params: Params, run: Run, draft: Draft, sampler: Sampler
+) -> _Verified:
+    """Read the draft and judge it; the root alone where no running row has a draft."""
+    target, cache = program.target, run.state.cache
+    num_nodes, size = program.drafter.num_nodes, program.drafter.max_depth + 1
+
+    def verify(width: int) -> _Verified:
+        narrow = _tree.prefix(draft, width)
+        block = _tree.draft_block(narrow)
+        output = target.forward(params.target, cache, block, program.drafter.taps)
+        logits = target.logits(params.target, output.hidden)
+        path_tokens = _tree.path_tokens(
+            narrow.tokens, _tree.paths(narrow.parents, size=size)
+        )
+        verdict, scores = _decide(program, narrow, logits, path_tokens, sampler)
+        emitted = _emitted(narrow, verdict)
+        logprobs = None
+        if program.logprobs is not None:
+            logprobs = _logprobs(
+                program, sampler, logits, path_tokens, verdict.path, emitted
+            )
+        missing = [(0, 0), (0, 0), (0, num_nodes - width), (0, 0)]
+        return _Verified(
+            verdict,
+            emitted,
+            scores,
+            logprobs,
+            jnp.take_along_axis(output.features, verdict.path[:, :, None], axis=1),
+            jax.tree.map(lambda x: jnp.pad(x, missing), output.pending),
+        )
+
+    if not program.drafter.can_pass:
+        return verify(num_nodes)
+    has_draft = (draft.valid[:, 1:] & (run.reason == 0)[:, None]).any()
+    return jax.lax.cond(has_draft, lambda: verify(num_nodes), lambda: verify(1))
 
 
 def make_sampler(program: Program, request: Request, run: Run) -> Sampler:
@@ -278,22 +302,16 @@ def _emitted(draft: Draft, verdict: Verdict) -> Int[Array, "B P"]:
 
 
 def _cut(
-    request: Request,
-    run: Run,
-    emitted: Int[Array, "B P"],
-    verdict: Verdict,
-    scores: Float[Array, "B P"],
+    request: Request, run: Run, verified: _Verified
 ) -> tuple[Int[Array, " B"], Int[Array, " B"], Int[Array, " B"] | None]:
     """How many of the emitted tokens stand (0 in a row that has ended), why the row
     ends, and the state of its stop strings.
     """
+    emitted, verdict, scores = verified.emitted, verified.verdict, verified.scores
     slots = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None, :]
-    count = (
-        (run.state.length - run.start)[:, None] + slots + 1
-    )  # new tokens up to and including this one
-    code = jnp.where(
-        run.state.length[:, None] + slots + 1 >= run.state.tokens.shape[1], FULL, 0
-    )
+    total = run.state.length[:, None] + slots + 1  # tokens known, this one included
+    count = total - run.start[:, None]  # of them new
+    code = jnp.where(total >= run.state.tokens.shape[1], FULL, 0)
     code = jnp.where(count >= request.max_new_tokens[:, None], LENGTH, code)
     stop_states = None
     stop_state = run.stop_state
@@ -322,6 +340,15 @@ def _cut(
         )[:, 0]
         stop_state = jnp.where(length > 0, last, stop_state)
     return length, jnp.where(is_running, code, run.reason), stop_state
+
+
+def _counted(history: History | None, kept: Int[Array, "B P"]) -> History | None:
+    """The history with a row's new tokens, -1 where there is none."""
+    if history is None:
+        return None
+    rows = jnp.arange(kept.shape[0], dtype=jnp.int32)[:, None]
+    ids = jnp.where(kept >= 0, kept, history.counts.shape[1])
+    return History(history.prompted, history.counts.at[rows, ids].add(1, mode="drop"))
 
 
 def _logprobs(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from specdec_jax import _tree
 from specdec_jax._types import Draft
 
 
@@ -68,12 +69,9 @@ def init_stats(batch: int, size: int) -> Stats:
     return Stats(zeros(batch), zeros(batch), *by_depth)
 
 
-def record(
-    stats: Stats, draft: Draft, depths: Int[Array, "B N"], length: Int[Array, " B"]
-) -> Stats:
-    """Add a step that emitted `length` tokens per row; a row that emitted none is not
-    counted.
-    """
+def record(stats: Stats, draft: Draft, length: Int[Array, " B"]) -> Stats:
+    """Add a step that emitted `length` tokens per row; no step to a row without any."""
+    depths = _tree.depths(draft.parents)
     counts = (length > 0).astype(jnp.int32)
     size = stats.accepted.shape[1]
     slots = jnp.arange(size, dtype=jnp.int32)[None, :]

@@ -5,7 +5,7 @@ its children.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec_jax._types import Block, Draft
+from specdec_jax._types import Block, Draft, Proposal
 
 
 def chain(batch: int, num_nodes: int) -> Int[Array, "B N"]:
@@ -68,3 +68,18 @@ def draft_block(draft: Draft) -> Block:
     """A draft as a block: each node sees its own path."""
     above = ancestors(draft.parents)
     return Block(draft.tokens, above.sum(-1, dtype=jnp.int32) - 1, above)
+
+
+def prefix(draft: Draft, width: int) -> Draft:
+    """The first `width` nodes, a tree by themselves."""
+    proposal = draft.proposal
+    if proposal is not None:
+        proposal = Proposal(proposal.log_q, proposal.row[:, :width])
+    confidence = None if draft.confidence is None else draft.confidence[:, :width]
+    return Draft(
+        draft.tokens[:, :width],
+        draft.parents[:, :width],
+        draft.valid[:, :width],
+        proposal,
+        confidence,
+    )

@@ -258,6 +258,8 @@ class Drafter(Protocol):
     def max_depth(self) -> int: ...
     @property
     def kind(self) -> Kind: ...
+    @property
+    def can_pass(self) -> bool: ...  # may propose nothing: the root is read alone then
 
     def init(self, batch: int, slots: int) -> PyTree:
         """State before any token, for sequences of at most `slots` tokens."""

@@ -48,6 +48,7 @@ class DraftModel:
     num_nodes: int = 5
     kind: Kind = "points"
     taps: tuple[int | str, ...] = dataclasses.field(default=(), init=False)
+    can_pass: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):
         if self.num_nodes < 2 or self.kind not in ("points", "iid"):

@@ -38,6 +38,7 @@ class NGram:
     shortest: int = 1
     taps: tuple[int | str, ...] = dataclasses.field(default=(), init=False)
     kind: Kind = dataclasses.field(default="points", init=False)
+    can_pass: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self):
         if self.num_nodes < 1 or not 1 <= self.shortest <= self.longest:

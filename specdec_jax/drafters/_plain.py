@@ -18,6 +18,7 @@ class Plain:
     num_nodes: int = dataclasses.field(default=1, init=False)
     max_depth: int = dataclasses.field(default=0, init=False)
     kind: Kind = dataclasses.field(default="points", init=False)
+    can_pass: bool = dataclasses.field(default=False, init=False)
 
     def init(self, batch: int, slots: int) -> tuple[()]:
         """There is nothing to remember."""

@@ -1,6 +1,7 @@
 """Any flax.nnx decoder as a target."""
 
 import dataclasses
+import functools
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -159,10 +160,11 @@ class ModuleTarget:
         return _cache.commit(cache, pending, path, length)
 
     def _network(self, params: PyTree) -> Any:
-        """The module around `params`: its graph is made from the configuration, inside
-        the trace, and costs no arithmetic.
-        """
-        graph, _ = nnx.split(
-            nnx.eval_shape(lambda: self.module(self.config, rngs=nnx.Rngs(0)))
-        )
-        return nnx.merge(graph, params)
+        """The module around `params`."""
+        return nnx.merge(_graph(self.module, self.config), params)
+
+
+@functools.cache
+def _graph(module: Any, config: Any) -> nnx.GraphDef:
+    """What a module is besides its parameters; made once, without any arithmetic."""
+    return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))[0]

@@ -1,0 +1,95 @@
+"""The filters, found by bisection, against sorting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_jax import _filters
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+V = 13
+TOP_K, TOP_P, MIN_P = (
+    jax.jit(x) for x in (_filters.top_k, _filters.top_p, _filters.min_p)
+)
+
+
+def hard_rows() -> np.ndarray:
+    """ "B N V": what could go wrong with an order made of float bits."""
+    random = np.random.default_rng(0)
+    rows = random.normal(0, 3, (6, 9, V)).astype(np.float32)
+    rows[:, 1] = np.round(rows[:, 1])  # ties, at any threshold
+    rows[:, 2] = np.where(random.random(V) < 0.5, -np.inf, rows[:, 2])
+    rows[:, 3] = np.where(np.arange(V) % 2, 0.0, -0.0)  # one number, two bit patterns
+    rows[:, 3, :4] = [1.0, -1.0, 0.5, -np.inf]
+    rows[:, 4] = 2.5  # all the same
+    rows[:, 5] *= 1e30
+    rows[:, 6] *= 1e-30
+    rows[:, 7] = -np.abs(rows[:, 7])
+    rows[:, 8] = -np.inf
+    rows[:, 8, 4] = -3.0  # one token left
+    return rows
+
+
+def same(found: jax.Array, scores: np.ndarray, is_kept: np.ndarray) -> None:
+    """What is kept keeps its bits; the rest is -inf."""
+    expected = np.where(is_kept, scores, -np.inf)
+    np.testing.assert_array_equal(
+        np.asarray(found).view(np.int32), expected.astype(np.float32).view(np.int32)
+    )
+
+
+def test_top_k_is_sorting():
+    scores, k = hard_rows(), np.array([1, 2, 5, V - 1, V, V + 7], np.int32)
+    ordered = np.sort(scores, axis=-1)[..., ::-1]
+    threshold = np.stack([ordered[i, :, min(n, V) - 1] for i, n in enumerate(k)])
+    same(TOP_K(scores, k), scores, scores >= threshold[..., None])
+
+
+def test_top_p_is_sorting():
+    scores, p = hard_rows(), np.array([1e-6, 0.3, 0.5, 0.9, 0.999, 1.0], np.float32)
+    mass = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    mass /= mass.sum(-1, keepdims=True)
+    larger = scores[..., None, :] > scores[..., :, None]
+    before = (mass[..., None, :] * larger).sum(-1)  # the mass of all larger scores
+    is_kept = (before < p[:, None, None]) | (p == 1)[:, None, None]
+    same(TOP_P(scores, p), scores, is_kept)
+
+
+def test_min_p_is_dividing():
+    scores, p = hard_rows(), np.array([0.0, 1e-3, 0.1, 0.5, 0.9, 1.0], np.float32)
+    below = scores.astype(np.float64) - scores.max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        same(MIN_P(scores, p), scores, below >= np.log(p)[:, None, None])
+
+
+def test_zeros_tie():
+    """0.0 and -0.0 are one number: top-1 keeps both."""
+    scores = jnp.array([[[-0.0, -1.0, 0.0, -2.0]]], jnp.float32)
+    found = _filters.top_k(scores, jnp.array([1], jnp.int32))
+    np.testing.assert_array_equal(np.isfinite(found), [[[True, False, True, False]]])
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.75])
+def test_top_p_keeps_all_that_tie(p):
+    """Of four equal tokens there is no smallest set: all are kept."""
+    found = _filters.top_p(jnp.zeros((1, 1, 4)), jnp.array([p], jnp.float32))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("nan", [np.nan, -np.nan], ids=["nan", "-nan"])
+@pytest.mark.parametrize(
+    ("keep", "amount"),
+    [(TOP_K, np.int32(1)), (TOP_P, np.float32(0.5)), (MIN_P, np.float32(0.5))],
+    ids=["top_k", "top_p", "min_p"],
+)
+def test_nan_stays(keep, amount, nan):
+    """What a broken model says must reach whoever reports it; a neighbour in the batch
+    is spared. (Processors make NaN of either sign.)
+    """
+    scores = np.zeros((2, 1, V), np.float32)
+    scores[:, 0, 3] = [9.0, nan]
+    found = np.asarray(keep(scores, np.full(2, amount)))
+    assert np.isnan(found[1, 0, 3])
+    np.testing.assert_array_equal(np.isfinite(found[0, 0]), np.arange(V) == 3)

@@ -1,0 +1,266 @@
+"""The theorem under every sampling option, and under `match` with the noise that it
+lives on: the argmax of law and noise, token by token, whatever was drafted.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from enumeration import (
+    SLOTS,
+    Game,
+    Play,
+    anything_goes,
+    begin,
+    errors,
+    joint,
+    reference,
+    rows,
+)
+from scripted import CHAIN, STAR, TREE, Law, P, Scripted, Text, V, propose, table
+
+import specdec_jax as sd
+from specdec_jax import _loop, _sampling, _types
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+# --- Every option, one a row ----------------------------------------------------------
+
+OPTIONS: list[tuple[Text, dict[str, Any]]] = [
+    ((0, 0, 1), {}),
+    ((0, 2, 1), {"temperature": 0.6}),
+    ((0, 0), {"top_k": 2}),
+    ((0,), {"top_p": 0.6}),
+    ((0, 0, 1, 2), {"min_p": 0.5}),
+    ((1, 0), {"repetition_penalty": 2.5}),
+    ((0, 0, 0, 1), {"presence_penalty": 1.1}),
+    ((0, 2, 0, 0), {"frequency_penalty": 0.9}),
+    ((0, 1, 1, 1), {"bias": {0: -1.5, 2: 0.7}}),
+    ((1, 1, 0), {"banned_ids": [1]}),
+    ((1, 2, 2), {"allowed_ids": [0, 2]}),
+    ((1,), {"min_new_tokens": 1, "stop_ids": [1]}),
+    ((1, 0, 0, 2), {"min_new_tokens": 2, "stop_ids": [0, 1]}),
+    ((1, 0, 1, 0), {"temperature": 0.0, "repetition_penalty": 2.5}),
+    (
+        (0, 0, 2, 2),
+        {
+            "temperature": 1.7,
+            "top_k": 2,
+            "top_p": 0.9,
+            "min_p": 0.05,
+            "repetition_penalty": 1.4,
+            "presence_penalty": -0.4,
+            "frequency_penalty": 0.3,
+            "bias": {1: 0.5},
+            "min_new_tokens": 1,
+            "stop_ids": [2],
+        },
+    ),
+]
+
+
+def no_2_after_0(output: Text, token: int) -> bool:
+    return output[-1:] == (0,) and token == 2
+
+
+NO_2_AFTER_0 = _types.Constraint(  # its state: whether the newest token is a 0
+    initial=jnp.array(False),
+    mask=lambda is_after_0: ~is_after_0 | (jnp.arange(V, dtype=jnp.int32) != 2),
+    advance=lambda _, token: token == 0,
+)
+
+
+def begin_with_options(*, grammar: bool) -> Play:
+    """A row for each of `OPTIONS`, and perhaps a grammar, which all rows share."""
+    off = {x.name: x.default for x in dataclasses.fields(sd.Sampling)}
+    off |= {"temperature": 1.0, "bias": {}, "stop_ids": []}
+    names = sorted({name for _, options in OPTIONS for name in options})
+    sampling = sd.Sampling(
+        **{x: [options.get(x, off[x]) for _, options in OPTIONS] for x in names},
+        constrain=NO_2_AFTER_0 if grammar else None,
+    )
+    forbids = no_2_after_0 if grammar else anything_goes
+    laws = [reference(prompt, forbids=forbids, **x) for prompt, x in OPTIONS]
+    return begin([prompt for prompt, _ in OPTIONS], laws, sampling)
+
+
+def test_every_option_matters():
+    """Else the tests below could not fail."""
+    for prompt, options in OPTIONS[1:]:
+        change = joint(reference(prompt, **options), prompt) - joint(
+            reference(prompt), prompt
+        )
+        assert np.abs(change).max() > 0.05, options
+
+
+@pytest.mark.parametrize("grammar", [False, True], ids=["free", "grammar"])
+@pytest.mark.parametrize(
+    "game", [Game("rejection", STAR, "iid"), Game("block", CHAIN, "iid")], ids=str
+)
+def test_every_option(game, grammar):
+    assert errors(game, begin_with_options(grammar=grammar)).max() < 1e-6
+
+
+# --- match, with the noise that it lives on -------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _listen(program, params, request, run, noise):
+    """`_loop.step` where the noise of position i of a row is `noise[row, i]`."""
+
+    def given(_, positions, *, vocab_size):
+        return jnp.take_along_axis(noise, positions[:, :, None], axis=1)
+
+    with mock.patch.object(_sampling, "position_noise", given):
+        return _loop.step(program, params, request, run)
+
+
+def listen(play: Play, params: sd.Params, drafter: Any, noise: np.ndarray) -> Play:
+    program = dataclasses.replace(play.program, drafter=drafter, chunk=0)
+    run = _listen(program, params, play.request, play.run, noise.astype(np.float32))
+    return play._replace(run=jax.tree.map(np.asarray, run))
+
+
+def texts(play: Play) -> list[Text]:
+    state = play.run.state
+    pairs = zip(state.tokens.tolist(), state.length.tolist(), strict=True)
+    return [tuple(tokens[:length]) for tokens, length in pairs]
+
+
+@pytest.mark.parametrize("grammar", [False, True], ids=["free", "grammar"])
+def test_match_says_what_plain_decoding_says(grammar):
+    """Under every option, on trees drawn at random: the argmax of law and noise, token
+    by token.
+    """
+    random = np.random.default_rng(5)
+    play = begin_with_options(grammar=grammar)
+    which = np.arange(1500) % len(OPTIONS)
+    play = play._replace(request=rows(play.request, which), run=rows(play.run, which))
+    noise = random.gumbel(size=(len(which), SLOTS + 4, V)).astype(np.float32)
+    drafter = Scripted(len(TREE), 2, "points", can_pass=True)
+    parents = np.tile(TREE, (len(which), 1))
+    for share in (0.9, 0.0, 0.9):  # of the nodes: once nobody proposes anything
+        tokens = random.integers(0, V, parents.shape)
+        tokens[:, 0] = [text[-1] for text in texts(play)]
+        valid = random.random(parents.shape) < share
+        run = propose(drafter, play.run, tokens, parents, valid)
+        play = listen(play._replace(run=run), sd.Params(P), drafter, noise)
+    for row, text in enumerate(texts(play)):
+        law = play.laws[which[row]]
+        for end in range(play.run.start[row], len(text)):
+            with np.errstate(divide="ignore"):
+                scores = np.log(law(text[:end])) + noise[row, end]
+            assert text[end] == scores.argmax(), (OPTIONS[which[row]], text, end)
+    emitted = play.run.state.length - play.run.start
+    assert emitted.mean() > 3.3  # the drafts have been of use
+
+
+# Between two tokens the noise decides by one number: token 0 is said if u < p(0), where
+# u is uniform and noise[0] - noise[1] = log((1 - u) / u). So u has cells as coins have.
+
+TWO = sd.Toy(vocab_size=2)
+P2, Q2 = table(3, vocab_size=2), table(4, vocab_size=2)
+PROMPTS, TEMPERATURES = ((1,), (0, 1), (1, 1, 0, 0)), (1.0, 0.0, 0.7)
+P_LAWS, Q_LAWS = (
+    [
+        reference(prompt, logits=params["logits"], temperature=temperature)
+        for prompt, temperature in zip(PROMPTS, TEMPERATURES, strict=True)
+    ]
+    for params in (P2, Q2)
+)
+
+
+def noise_cells(text: Text, laws: Sequence[Law]) -> list[tuple[float, float, float]]:
+    """u of the next two tokens, in every cell that these laws make or finer, and the
+    cell's probability.
+    """
+
+    def cells(texts: list[Text]) -> list[tuple[float, float]]:
+        ends = {law(x)[0] for law in laws for x in texts} | {i / 8 for i in range(9)}
+        return [((a + b) / 2, b - a) for a, b in itertools.pairwise(sorted(ends))]
+
+    return [
+        (u, v, size * share)
+        for u, size in cells([text])
+        for v, share in cells([(*text, 0), (*text, 1)])
+    ]
+
+
+def likely_tree(text: Text, law: Law, noise: np.ndarray) -> tuple[list[int], list[int]]:
+    """Tokens and parents of the three nodes that are likeliest under the drafter's law
+    with the target's noise, after the root.
+    """
+
+    def log_q(text: Text) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            scores = np.log(law(text)) + noise[len(text)]
+        return scores - np.logaddexp.reduce(scores)
+
+    def score(node: Text) -> float:
+        return float(sum(log_q(text + node[:i])[x] for i, x in enumerate(node)))
+
+    nodes = [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+    best = [(), *sorted(nodes, key=score, reverse=True)[:3]]
+    parents = [-1, *[best.index(node[:-1]) for node in best[1:]]]
+    return [text[-1], *[node[-1] for node in best[1:]]], parents
+
+
+NAN2 = {"logits": np.full_like(Q2["logits"], np.nan)}
+
+
+@pytest.mark.parametrize(
+    ("drafter", "q"),
+    [
+        (sd.DraftModel(TWO, num_nodes=3), Q2),
+        (sd.DraftModel(TWO, num_nodes=3), NAN2),
+        (Scripted(4, 2, "points"), Q2),
+    ],
+    ids=["chain", "chain-nan", "tree"],
+)
+def test_shared_noise(drafter, q):
+    """What is drafted may depend on anything, on the target's own noise too."""
+    cells = [
+        (i, *cell)
+        for i, prompt in enumerate(PROMPTS)
+        for cell in noise_cells(prompt, [P_LAWS[i], Q_LAWS[i]])
+    ]
+    which, u, v, weight = (np.array(x) for x in zip(*cells, strict=True))
+    row = np.arange(len(which))
+    start = np.array([len(prompt) for prompt in PROMPTS])[which]
+    noise = np.random.default_rng(6).gumbel(size=(len(which), SLOTS + 4, 2))
+    for position, x in ((start, u), (start + 1, v)):
+        noise[row, position, 0] = noise[row, position, 1] + np.log((1 - x) / x)
+    is_chain = isinstance(drafter, sd.DraftModel)
+    play = begin(
+        [PROMPTS[i] for i in which],
+        [P_LAWS[i] for i in which],
+        sd.Sampling(temperature=[TEMPERATURES[i] for i in which]),
+        target=TWO,
+        params=sd.Params(P2, q),
+        drafter=drafter if is_chain else sd.Plain(),
+    )
+    for _ in range(2):  # two steps: two tokens at least
+        if not is_chain:
+            trees = [
+                likely_tree(text, Q_LAWS[i], x)
+                for text, i, x in zip(texts(play), which, noise, strict=True)
+            ]
+            tokens, parents = (np.array(x) for x in zip(*trees, strict=True))
+            valid = np.ones(tokens.shape, bool)
+            run = propose(drafter, play.run, tokens, parents, valid)
+            play = play._replace(run=run)
+        play = listen(play, sd.Params(P2, q), drafter, noise)
+    first, second = (play.run.state.tokens[row, start + i] for i in (0, 1))
+    found = np.zeros((len(PROMPTS), 2, 2))
+    np.add.at(found, (which, first, second), weight)
+    for i, (prompt, law) in enumerate(zip(PROMPTS, P_LAWS, strict=True)):
+        np.testing.assert_allclose(found[i], joint(law, prompt), atol=1e-6)
+    emitted = play.run.state.length - start
+    assert q is NAN2 or emitted.mean() > 2.5  # the drafts have been of use
