@@ -44,22 +44,24 @@ class Case:
     ids: list[int]
     state: State
 
-    def inside(self, new_tokens: int) -> float:
-        """Seconds per step in the loop of `generate`: a long call less a short one."""
-        short, first = self._generate(1)
-        long, steps = self._generate(new_tokens)
-        return (long - short) / (steps - first)
-
-    def alone(self, count: int) -> tuple[float, float]:
-        """Seconds of a step by itself, and of its forward, logits and argmax; medians
-        of `count` turns.
+    def inside(self) -> float:
+        """Seconds of all steps but the first in the loop of `generate`: a whole call
+        less one of a single step.
         """
+        limit = self.sampling.max_new_tokens
+        return self._generate(limit) - self._generate(1)
+
+    def alone(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Per step of the same text: seconds of the step by itself, seconds of forward,
+        logits and argmax of a block of the same width, and that width.
+        """
+        target, weights = self.model.target, self.model.params
         call = prepare(
-            self.model.target,
+            target,
             self._params,
             self.drafter,
             [self.ids],
-            sampling=dataclasses.replace(self.sampling, max_new_tokens=count),
+            sampling=self.sampling,
             rule="match",
             max_length=None,
             samples=1,
@@ -67,42 +69,36 @@ class Case:
             state=sd.copy(self.state),
         )
         run = _begin(call.program, self._params, call.state, call.request)
-        tokens = jnp.zeros((1, self.drafter.num_nodes), jnp.int32)
-        block = _tree.causal_block(tokens)
-        seconds = []
-        for _ in range(count):
-            cache = run.state.cache
-            bare, _ = timed(
-                lambda cache=cache: _bare(
-                    self.model.target, self.model.params, cache, block
-                )
-            )
+        rows, drafted = [], 0
+        while not run.reason[0]:
             step, run = timed(
                 lambda run=run: _step(call.program, self._params, call.request, run)
             )
-            seconds.append((step, bare))
-        step, bare = np.median(seconds, axis=0).tolist()
-        return step, bare
+            # Where a step has no draft, it reads the root alone.
+            before, drafted = drafted, int(run.stats.drafted[0])
+            width = self.drafter.num_nodes if drafted > before else 1
+            tokens = jnp.zeros((1, width), jnp.int32)
+            arguments = target, weights, run.state.cache, _tree.causal_block(tokens)
+            bare, _ = timed(functools.partial(_bare, *arguments))
+            rows.append((step, bare, width))
+        step, bare, width = np.array(rows).T
+        return step, bare, width
 
-    def _generate(self, limit: int) -> tuple[float, int]:
-        """Seconds and steps."""
+    def _generate(self, limit: Any) -> float:
         state = jax.block_until_ready(sd.copy(self.state))
-        stats = []
-
-        def call() -> State:
-            done = sd.generate(
-                self.model.target,
-                self._params,
-                self.drafter,
-                [self.ids],
-                sampling=dataclasses.replace(self.sampling, max_new_tokens=limit),
-                state=state,
+        seconds, _ = timed(
+            lambda: (
+                sd.generate(
+                    self.model.target,
+                    self._params,
+                    self.drafter,
+                    [self.ids],
+                    sampling=dataclasses.replace(self.sampling, max_new_tokens=limit),
+                    state=state,
+                ).state
             )
-            stats.append(done.stats)
-            return done.state
-
-        seconds, _ = timed(call)
-        return seconds, int(stats[0].steps[0])
+        )
+        return seconds
 
     @property
     def _params(self) -> sd.Params:
@@ -131,43 +127,51 @@ def measure(
         )
         ids = [*prompt.ids, *first.tokens[0].tolist()]
         for name, sampling in SAMPLINGS.items():
+            sampling = dataclasses.replace(sampling, max_new_tokens=new_tokens)
             case = Case(model, drafter, sampling, ids, first.state)
-            seconds = []
-            for _ in range(1 + rounds):
-                seconds.append((case.inside(new_tokens), *case.alone(new_tokens)))
-                tick()
-            inside, alone, bare = np.array(seconds[1:]).T
-            rows.append(
-                {
-                    "drafter": type(drafter).__name__,
-                    "nodes": drafter.num_nodes,
-                    "sampling": name,
-                    "prompt_tokens": len(prompt.ids),
-                    "slots": SLOTS,
-                    "bare_ms": Spread.of(1e3 * bare),
-                    "inside_ms": Spread.of(1e3 * inside),
-                    "inside_ratio": Spread.of(inside / bare),
-                    "alone_ms": Spread.of(1e3 * alone),
-                    "alone_ratio": Spread.of(alone / bare),
-                }
-            )
+            row = _measure_case(case, rounds, tick)
+            row |= {"drafter": type(drafter).__name__, "sampling": name}
+            rows.append(row | {"prompt_tokens": len(prompt.ids), "slots": SLOTS})
     return rows
+
+
+def _measure_case(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str, Any]:
+    inside, alone, bare = [], [], []
+    width = np.zeros(0)
+    for _ in range(1 + rounds):
+        total = case.inside()
+        step, forward, width = case.alone()
+        steps = len(width) - 1  # but the first
+        inside.append(total / steps)
+        alone.append(step[1:].sum() / steps)
+        bare.append(forward[1:].sum() / steps)
+        tick()
+    inside, alone, bare = (np.array(x[1:]) for x in (inside, alone, bare))
+    return {
+        "steps": {int(w): int((width[1:] == w).sum()) for w in sorted(set(width[1:]))},
+        "bare_ms": Spread.of(1e3 * bare),
+        "inside_ms": Spread.of(1e3 * inside),
+        "inside_ratio": Spread.of(inside / bare),
+        "alone_ms": Spread.of(1e3 * alone),
+        "alone_ratio": Spread.of(alone / bare),
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| drafter | nodes | sampling | forward + logits + argmax, ms "
+        "| drafter | sampling | steps × width | forward + logits + argmax, ms "
         "| step in `generate`, ms | ratio | step alone, ms | ratio |",
-        "| --- | --: | --- | --: | --: | --: | --: | --: |",
+        "| --- | --- | --- | --: | --: | --: | --: | --: |",
     ]
-    lines += [
-        f"| {row['drafter']} | {row['nodes']} | {row['sampling']} "
-        f"| {Spread(*row['bare_ms']).show(1)} "
-        f"| {Spread(*row['inside_ms']).show(1)} "
-        f"| {Spread(*row['inside_ratio']).show(3)} "
-        f"| {Spread(*row['alone_ms']).show(1)} "
-        f"| {Spread(*row['alone_ratio']).show(3)} |"
-        for row in rows
-    ]
+    for row in rows:
+        steps = ", ".join(f"{n} × {width}" for width, n in row["steps"].items())
+        lines.append(
+            f"| {row['drafter']} | {row['sampling']} | {steps} "
+            f"| {Spread(*row['bare_ms']).show(1)} "
+            f"| {Spread(*row['inside_ms']).show(1)} "
+            f"| {Spread(*row['inside_ratio']).show(3)} "
+            f"| {Spread(*row['alone_ms']).show(1)} "
+            f"| {Spread(*row['alone_ratio']).show(3)} |"
+        )
     return "\n".join(lines)

@@ -142,12 +142,10 @@ def begin(
         **options,
     }
     stream = sd.stream(**arguments, prompts=texts, sampling=sampling, max_length=SLOTS)
-    # NumPy picks rows without compiling anything; keys must stay what they are.
-    request, run = stream._request, jax.tree.map(np.asarray, stream._run)
-    options, limits = jax.tree.map(
-        np.asarray, (request.options, request.max_new_tokens)
-    )
-    request = request._replace(options=options, max_new_tokens=limits)
+    # NumPy picks rows without compiling anything; of keys it needs the bits.
+    request = stream._request
+    request = request._replace(keys=jax.random.key_data(request.keys))
+    request, run = jax.tree.map(np.asarray, (request, stream._run))
     return Play(list(texts), list(laws), stream._program, request, run)
 
 
@@ -201,6 +199,7 @@ def _step(
         mock.patch.object(_verify, program.rule, stand_in),
     ):
         params = sd.Params({"logits": jnp.asarray(P["logits"])})
+        request = request._replace(keys=jax.random.wrap_key_data(request.keys))
         after = _loop.step(program, params, request, run)
     return Judged(after, *seen[0])
 

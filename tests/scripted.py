@@ -126,6 +126,9 @@ def all_drafts(
     return Drafts(tokens, valid, log_q, weight, every * (kind == "points"))
 
 
+no_stats = functools.cache(_stats.init_stats)
+
+
 def propose(
     drafter: Scripted,
     run: _loop.Run,
@@ -145,5 +148,5 @@ def propose(
     )
     return run._replace(
         state=run.state._replace(drafter=draft),
-        stats=_stats.init_stats(len(tokens), drafter.max_depth + 1),
+        stats=no_stats(len(tokens), drafter.max_depth + 1),
     )

@@ -49,8 +49,8 @@ def test_same_text_as_one_by_one(drafter, rows):
 @pytest.mark.parametrize(
     "drafter",
     [
-        "near",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("plain", "ngram", "tree")),
+        "ngram",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("plain", "near", "tree")),
     ],
 )
 def test_each_row_alone_says_the_same(drafter, rows):
@@ -63,6 +63,8 @@ def test_each_row_alone_says_the_same(drafter, rows):
         )
         seeds = SEEDS[i : i + 1]
         assert_same(alone, expected_texts(limited, PROMPTS[i : i + 1], seeds=seeds))
+        if drafter == "ngram" and limit == 40:  # now and then it passes
+            assert 0 < alone.stats.proposed[0, 1] < alone.stats.steps[0]
 
 
 @pytest.mark.parametrize("weights", [jnp.nan, -jnp.inf, 0.0], ids=str)

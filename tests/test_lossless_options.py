@@ -118,6 +118,7 @@ def _listen(program, params, request, run, noise):
     def given(_, positions, *, vocab_size):
         return jnp.take_along_axis(noise, positions[:, :, None], axis=1)
 
+    request = request._replace(keys=jax.random.wrap_key_data(request.keys))
     with mock.patch.object(_sampling, "position_noise", given):
         return _loop.step(program, params, request, run)
 

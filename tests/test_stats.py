@@ -27,8 +27,7 @@ def record(steps: list[tuple[list[bool], int]]) -> _stats.Stats:
     for valid, length in steps:
         nodes = jnp.asarray([[True, *valid]])
         draft = Draft(jnp.zeros((1, 4), jnp.int32), parents, nodes)
-        depths = _tree.depths(parents)
-        stats = _stats.record(stats, draft, depths, jnp.asarray([length], jnp.int32))
+        stats = _stats.record(stats, draft, jnp.asarray([length], jnp.int32))
     return stats
 
 

@@ -76,6 +76,12 @@ LENGTHS = (5, 2, 0)  # of the prefixes that targets are tried after
 TREES = ((-1, 0, 0, 1, 2), (-1, 0, 1, 1, 0), (-1, 0, 0, 0, 3))  # one per row
 
 
+@functools.partial(jax.jit, static_argnames=("target", "taps"))
+def tapped(target, params, cache, block, taps) -> Array:
+    """Features alone, of any taps."""
+    return target.forward(params, cache, block, taps).features
+
+
 @functools.partial(jax.jit, static_argnames="target")
 def read(target, params, cache, block, length) -> tuple[TargetOutput, Array, Cache]:
     """A forward, its logits, and the cache with the first tokens of the block."""
@@ -163,9 +169,11 @@ def test_taps_are_what_they_are_called(target, params):
     np.testing.assert_array_equal(parts[-1], output.hidden)
     if target is not OWN:  # its positions are added before layer 0
         np.testing.assert_array_equal(parts[0], target.embed(params, block.tokens))
-    mixed = target.forward(params, cache, block, ("final", last, -1)).features
+    mixed = tapped(target, params, cache, block, ("final", last, -1))
     assert_close(mixed, jnp.concatenate([parts[-1], parts[-2], parts[0]], -1))
-    none = target.forward(params, cache, block, ()).features
+    none = jax.eval_shape(
+        functools.partial(tapped, target, taps=()), params, cache, block
+    )
     assert none.shape == (3, T, 0)
 
 
@@ -195,10 +203,14 @@ def test_taps_of_a_model_whose_layer_i_says_i():
     config = OwnConfig(width=2, num_layers=4, num_kv_heads=1, head_width=2)
     target = ModuleTarget(Probe, config)
     block = _tree.causal_block(jnp.zeros((1, 1), jnp.int32))
-    output = target.forward(
-        {"unused": jnp.zeros(())}, target.init_cache(1, 4), block, (2, "final", -1, 0)
+    features = tapped(
+        target,
+        {"unused": jnp.zeros(())},
+        target.init_cache(1, 4),
+        block,
+        (2, "final", -1, 0),
     )
-    assert output.features[0, 0].tolist() == [2, 2, 99, 99, -1, -1, 0, 0]
+    assert features[0, 0].tolist() == [2, 2, 99, 99, -1, -1, 0, 0]
 
 
 @every_target

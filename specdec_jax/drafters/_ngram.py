@@ -35,7 +35,7 @@ class NGram:
 
     num_nodes: int = 8
     longest: int = 4
-    shortest: int = 1
+    shortest: int = 2
     taps: tuple[int | str, ...] = dataclasses.field(default=(), init=False)
     kind: Kind = dataclasses.field(default="points", init=False)
     can_pass: bool = dataclasses.field(default=True, init=False)
