@@ -52,7 +52,9 @@ def allows(new) -> np.ndarray:
     return np.asarray(one_of(jnp.int32(last), jnp.int32(depth)))
 
 
-@pytest.mark.parametrize("drafter", ["self", "tree"])
+@pytest.mark.parametrize(
+    "drafter", ["self", pytest.param("tree", marks=pytest.mark.slow)]
+)
 def test_constrained_text_is_the_same_one_by_one(drafter):
     sampling = sampling_of(ROWS, seed=SEEDS, constrain=GRAMMAR)
     generation = sd.generate(*arguments(drafter), PROMPTS, sampling=sampling)
@@ -61,7 +63,9 @@ def test_constrained_text_is_the_same_one_by_one(drafter):
     assert texts != expected_texts(ROWS)  # the grammar did say something
 
 
-@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize(
+    "rule", ["rejection", pytest.param("block", marks=pytest.mark.slow)]
+)
 def test_the_grammar_holds_under_every_rule(rule):
     """In blocks that were accepted too, and to the end of the text."""
     drafted = 0
@@ -86,7 +90,7 @@ def test_a_grammar_begins_anew_when_a_conversation_goes_on():
     sampling = sampling_of(ROWS, seed=SEEDS, constrain=GRAMMAR)
     first = sd.generate(*arguments("self"), PROMPTS, sampling=sampling)
     prompts = [
-        [*prompt, *row.tolist()]
+        [*prompt, *row.tolist(), 3]
         for prompt, row in zip(PROMPTS, first.tokens, strict=True)
     ]
     short = [{**row, "max_new_tokens": 9} for row in ROWS]

@@ -15,7 +15,7 @@ BROKEN = Broken(vocab_size=7)
 ENDS = {7: "nan", 9: "no_token", 11: "nan", 13: "nan"}
 FILTERS = {"top_k": 5, "top_p": 0.95, "min_p": 0.02}
 ROWS = [{"temperature": x, "max_new_tokens": 10} for x in (0.0, 0.9, 0.9)]
-SAMPLING = sampling_of(ROWS, seed=SEEDS)
+SAMPLING = sampling_of(ROWS, seed=SEEDS, **FILTERS)
 
 
 def broken_logits(prefix) -> np.ndarray:
@@ -64,7 +64,9 @@ def test_a_row_ends_where_its_law_does(drafter, filters):
     assert {"nan", "no_token", "length"} <= reasons
 
 
-@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize(
+    "rule", ["rejection", pytest.param("block", marks=pytest.mark.slow)]
+)
 def test_a_row_ends_under_every_rule(rule):
     """Each text ends right before the first prefix without a law."""
     for seed in range(5):
@@ -91,12 +93,12 @@ def test_a_row_ends_under_every_rule(rule):
 FAILING = ([0, 1, 1], [0, 0, 0], [0, 0, 1])
 
 
-def failing_call(call, **options):
-    return call(*arguments("near", BROKEN), FAILING, sampling=SAMPLING, **options)
+def failing_call(call, drafter="near", **options):
+    return call(*arguments(drafter, BROKEN), FAILING, sampling=SAMPLING, **options)
 
 
 def test_the_failing_prompts_are_what_they_are_said_to_be():
-    assert [text.reason for text in one_by_one(FAILING)] == [
+    assert [text.reason for text in one_by_one(FAILING, FILTERS)] == [
         "nan",
         "length",
         "no_token",
@@ -116,14 +118,14 @@ def test_generate_raises_after_the_call_and_keeps_what_there_is():
 
 
 def test_stream_raises_at_its_end():
-    stream, pieces = failing_call(sd.stream), []
+    stream, pieces = failing_call(sd.stream, "plain"), []
     with pytest.raises(sd.GenerationError, match="2 of 3 rows"):
         for piece in stream:
             pieces.append(piece)
     kept = failing_call(sd.generate, raise_on_failure=False)
     text = np.concatenate([piece.tokens[1] for piece in pieces])
     np.testing.assert_array_equal(text, kept.tokens[1])
-    assert list(failing_call(sd.stream, raise_on_failure=False))
+    assert list(failing_call(sd.stream, "plain", raise_on_failure=False))
 
 
 def test_options_that_leave_no_token_are_named():

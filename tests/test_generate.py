@@ -54,6 +54,7 @@ def test_same_text_as_one_by_one(drafter, rows):
     ],
 )
 def test_each_row_alone_says_the_same(drafter, rows):
+    proposed = steps = 0
     for limit, i in itertools.product(LIMITS, range(3)):
         limited = with_limit(rows, limit)[i : i + 1]
         alone = sd.generate(
@@ -63,8 +64,10 @@ def test_each_row_alone_says_the_same(drafter, rows):
         )
         seeds = SEEDS[i : i + 1]
         assert_same(alone, expected_texts(limited, PROMPTS[i : i + 1], seeds=seeds))
-        if drafter == "ngram" and limit == 40:  # now and then it passes
-            assert 0 < alone.stats.proposed[0, 1] < alone.stats.steps[0]
+        proposed += int(alone.stats.proposed[0, 1:2].sum())
+        steps += int(alone.stats.steps[0])
+    if drafter == "ngram":  # now and then it passes, and the root is read alone
+        assert 0 < proposed < steps
 
 
 @pytest.mark.parametrize("weights", [jnp.nan, -jnp.inf, 0.0], ids=str)
@@ -210,7 +213,7 @@ def test_prompts_of_any_length_in_turn():
     rows = with_limit(PLAIN_ROWS, 10)
     for prompts, slots in turns:
         generation = sd.generate(
-            *arguments("near"),
+            *arguments("ngram"),
             prompts,
             sampling=sampling_of(rows, seed=SEEDS),
             max_length=slots,
@@ -229,7 +232,7 @@ def test_ngram_on_random_repetitive_prompts():
         )
         assert_same(generation, expected_texts(rows, prompts))
         accepted += int(generation.stats.accepted[:, 1:].sum())
-    assert accepted > 40
+    assert accepted > 10
 
 
 def test_prompts_that_leave_hardly_any_room():
@@ -238,7 +241,7 @@ def test_prompts_that_leave_hardly_any_room():
         [(i * i + row) % 7 for i in range(256 - n)] for row, n in enumerate((N, 1, 2))
     ]
     generation = sd.generate(
-        *arguments("near"),
+        *arguments("ngram"),
         prompts,
         sampling=sampling_of(PLAIN_ROWS, seed=SEEDS),
         max_length=256,

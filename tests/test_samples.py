@@ -16,7 +16,7 @@ def test_a_shared_seed_gives_each_row_its_own_noise():
     rows = with_limit([{"temperature": 1.0}] * 3, 20)
     prompts = [[1, 2, 3]] * 3
     generation = sd.generate(
-        *arguments("near"), prompts, sampling=sampling_of(rows, seed=5)
+        *arguments("ngram"), prompts, sampling=sampling_of(rows, seed=5)
     )
     logits = naive.toy_logits(TOY, TABLE)
     texts = [
@@ -30,8 +30,8 @@ def test_a_shared_seed_gives_each_row_its_own_noise():
 def test_samples_of_one_prompt():
     """They are what a batch that repeats the prompt says, from one reading of it."""
     sampling = sd.Sampling(temperature=1.0, max_new_tokens=20, seed=5)
-    samples = sd.generate(*arguments("near"), [PROMPT], sampling=sampling, samples=3)
-    apart = sd.generate(*arguments("near"), [PROMPT] * 3, sampling=sampling)
+    samples = sd.generate(*arguments("ngram"), [PROMPT], sampling=sampling, samples=3)
+    apart = sd.generate(*arguments("ngram"), [PROMPT] * 3, sampling=sampling)
     for a, b in zip(samples.tokens, apart.tokens, strict=True):
         np.testing.assert_array_equal(a, b)
     assert len({tuple(row) for row in samples.tokens}) == 3
@@ -41,7 +41,9 @@ def test_samples_of_a_prompt_with_a_seed_of_its_own():
     """Sample j folds j into it."""
     rows = with_limit([{"temperature": 0.8}], 20)
     sampling = sampling_of(rows, seed=[8])
-    generation = sd.generate(*arguments("near"), [PROMPT], sampling=sampling, samples=3)
+    generation = sd.generate(
+        *arguments("ngram"), [PROMPT], sampling=sampling, samples=3
+    )
     logits = naive.toy_logits(TOY, TABLE)
     texts = [
         naive.decode_one_by_one(logits, PROMPT, rows[0], seed=8, fold=j)
@@ -53,18 +55,18 @@ def test_samples_of_a_prompt_with_a_seed_of_its_own():
 def test_samples_of_a_conversation():
     """From a state as from the beginning; what they leave are rows of their own."""
     short = sd.Sampling(temperature=1.0, max_new_tokens=5, seed=[9])
-    begun = sd.generate(*arguments("near"), [PROMPT], sampling=short)
+    begun = sd.generate(*arguments("ngram"), [PROMPT], sampling=short)
     prompt = [*PROMPT, *begun.tokens[0].tolist(), 2]
     options = {"sampling": short, "samples": 3}
-    going_on = sd.generate(*arguments("near"), [prompt], state=begun.state, **options)
-    fresh = sd.generate(*arguments("near"), [prompt], **options)
+    going_on = sd.generate(*arguments("ngram"), [prompt], state=begun.state, **options)
+    fresh = sd.generate(*arguments("ngram"), [prompt], **options)
     rows = [row.tolist() for row in going_on.tokens]
     assert rows == [row.tolist() for row in fresh.tokens]
     prompts = [[*prompt, *row, 0] for row in rows]
     again = sd.Sampling(temperature=1.0, max_new_tokens=5, seed=[1, 2, 3])
     last = sd.generate(
-        *arguments("near"), prompts, sampling=again, state=going_on.state
+        *arguments("ngram"), prompts, sampling=again, state=going_on.state
     )
-    alone = sd.generate(*arguments("near"), prompts, sampling=again)
+    alone = sd.generate(*arguments("ngram"), prompts, sampling=again)
     for a, b in zip(last.tokens, alone.tokens, strict=True):
         np.testing.assert_array_equal(a, b)

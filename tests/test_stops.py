@@ -110,7 +110,9 @@ STRINGS = (["aab", "é"], ["ba"], [])
 
 
 @pytest.mark.parametrize("least", [0, 3, 6])
-@pytest.mark.parametrize("drafter", ["self", "tree"])
+@pytest.mark.parametrize(
+    "drafter", ["self", pytest.param("tree", marks=pytest.mark.slow)]
+)
 def test_stop_strings(drafter, least):
     """Per row, across blocks, inside of tokens; before `min_new_tokens` nothing is
     looked at, wherever blocks begin.

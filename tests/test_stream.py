@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-from cases import FULL_ROWS, PROMPTS, SEEDS, arguments, sampling_of, with_limit
+from cases import PLAIN_ROWS, PROMPTS, SEEDS, arguments, sampling_of, with_limit
 
 import specdec_jax as sd
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
-SAMPLING = sampling_of(with_limit(FULL_ROWS, 30), seed=SEEDS)
+SAMPLING = sampling_of(with_limit(PLAIN_ROWS, 30), seed=SEEDS)
 
 
 def test_pieces_add_up_to_what_generate_says():
-    whole = sd.generate(*arguments("near"), PROMPTS, sampling=SAMPLING)
-    stream = sd.stream(*arguments("near"), PROMPTS, sampling=SAMPLING)
+    whole = sd.generate(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
+    stream = sd.stream(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
     pieces = list(stream)
     for row in range(3):
         for name in ("tokens", "is_drafted"):
@@ -29,8 +29,8 @@ def test_pieces_add_up_to_what_generate_says():
 
 
 def test_a_cancelled_stream_goes_on_from_its_state():
-    whole = sd.generate(*arguments("near"), PROMPTS, sampling=SAMPLING)
-    stream = sd.stream(*arguments("near"), PROMPTS, sampling=SAMPLING)
+    whole = sd.generate(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
+    stream = sd.stream(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
     next(stream)
     next(stream)
     so_far = stream.generation
@@ -41,18 +41,18 @@ def test_a_cancelled_stream_goes_on_from_its_state():
     ]
     for prompt, old, text in zip(prompts, PROMPTS, whole.tokens, strict=True):
         assert prompt[len(old) :] == text[: len(prompt) - len(old)].tolist()
-    sampling = sampling_of(with_limit(FULL_ROWS, 12), seed=SEEDS)
+    sampling = sampling_of(with_limit(PLAIN_ROWS, 12), seed=SEEDS)
     going_on = sd.generate(
-        *arguments("near"), prompts, sampling=sampling, state=so_far.state
+        *arguments("ngram"), prompts, sampling=sampling, state=so_far.state
     )
-    fresh = sd.generate(*arguments("near"), prompts, sampling=sampling)
+    fresh = sd.generate(*arguments("ngram"), prompts, sampling=sampling)
     for a, b in zip(going_on.tokens, fresh.tokens, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_what_a_stream_has_given_stays():
     """Later steps overwrite the run, never pieces or generations handed out before."""
-    stream = sd.stream(*arguments("near"), PROMPTS, sampling=SAMPLING)
+    stream = sd.stream(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
     piece = next(stream)
     generation = stream.generation
     tokens = [row.tolist() for row in piece.tokens]
@@ -65,19 +65,19 @@ def test_what_a_stream_has_given_stays():
 
 
 def test_a_stream_whose_state_went_elsewhere_says_so():
-    stream = sd.stream(*arguments("near"), PROMPTS, sampling=SAMPLING)
+    stream = sd.stream(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
     next(stream)
     generation = stream.generation
     prompts = [
         [*prompt, *tokens.tolist()]
         for prompt, tokens in zip(PROMPTS, generation.tokens, strict=True)
     ]
-    sd.generate(*arguments("near"), prompts, sampling=SAMPLING, state=generation.state)
+    sd.generate(*arguments("ngram"), prompts, sampling=SAMPLING, state=generation.state)
     with pytest.raises(ValueError, match="consumed"):
         next(stream)
 
 
 def test_a_finished_stream_stays_finished():
-    stream = sd.stream(*arguments("near"), PROMPTS, sampling=SAMPLING)
+    stream = sd.stream(*arguments("ngram"), PROMPTS, sampling=SAMPLING)
     list(stream)
     assert next(stream, None) is None
