@@ -337,7 +337,7 @@ def test_garbage_in_unused_slots_changes_no_draft(case):
 
 def test_ngram_drafts_its_longest_latest_match():
     """Of [… 1 2 3 4 … 1 2 5 … 0 2 6 …] after 1 2: the longest, then the latest."""
-    case = Case(sd.NGram(num_nodes=3, longest=2))
+    case = Case(sd.NGram(num_nodes=3, longest=2, shortest=1))
     reader = Reader(case)
     rows = [
         [1, 2, 3, 4, 1, 2, 5, 6, 0, 2, 6, 1],  # 1 2 → 5 6 is later than 1 2 → 3 4
