@@ -90,7 +90,7 @@ def test_a_row_ends_under_every_rule(rule):
 
 
 # Prompts after which there is no number at once, a text, and no token at once.
-FAILING = ([0, 1, 1], [0, 0, 0], [0, 0, 1])
+FAILING = ([0, 1, 1], [0, 3, 1], [0, 0, 1])
 
 
 def failing_call(call, drafter="near", **options):

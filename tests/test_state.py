@@ -92,12 +92,12 @@ SAMPLING = sampling_of(with_limit(PLAIN_ROWS, 10), seed=SEEDS)
 def test_results_outlive_the_state():
     """Going on overwrites the state, never what was returned before."""
     prompts, generation = begun()
-    before = copy.deepcopy(dataclass_values(generation))
+    before = copy.deepcopy(results(generation))
     sd.generate(*arguments("near"), prompts, sampling=SAMPLING, state=generation.state)
-    jax.tree.map(np.testing.assert_array_equal, before, dataclass_values(generation))
+    jax.tree.map(np.testing.assert_array_equal, before, results(generation))
 
 
-def dataclass_values(generation: sd.Generation) -> list:
+def results(generation: sd.Generation) -> list:
     return [generation.tokens, generation.is_drafted, list(generation.stats)]
 
 
@@ -169,7 +169,7 @@ def test_a_refused_call_leaves_the_state_alone():
         other = [*prompts[0][:4], 6 - prompts[0][4], *prompts[0][5:]]
         sd.generate(*arguments("near"), [other, *prompts[1:]], **going_on)
     with pytest.raises(ValueError, match=r"prompt 1 .* part at position 10"):
-        shorter = [prompts[0], prompts[1][:-1], prompts[2]]
+        shorter = [prompts[0], prompts[1][:-2], prompts[2]]
         sd.generate(*arguments("near"), shorter, **going_on)
     with pytest.raises(ValueError, match="2 prompts for a state of 3 rows"):
         sd.generate(
@@ -179,7 +179,7 @@ def test_a_refused_call_leaves_the_state_alone():
             state=generation.state,
         )
     with pytest.raises(ValueError, match="raise max_length to 65.*grow"):
-        long = [prompts[0] + [1] * 36, *prompts[1:]]
+        long = [prompts[0] + [1] * 33, *prompts[1:]]
         sd.generate(*arguments("near"), long, **going_on)
     with pytest.raises(ValueError, match="use grow, not max_length"):
         sd.generate(*arguments("near"), prompts, **going_on, max_length=64)
