@@ -32,6 +32,6 @@ def test_the_cache_is_aliased_and_never_copied():
     assert not found["copy"] and not found["transpose"] and not found["fusion"]
     # The compiler may stage a commit in VMEM and write it back: in place, not a copy.
     assert found["written back"] < 32
-    # Besides, one layer's scores of a prompt chunk, as float32 and as bfloat16, and
-    # their exponentials: no room for the cache.
-    assert found["temporary"] < 3 * found["scores"] < found["cache"]
+    # Besides, a few times one layer's scores of a prompt chunk (67 MB): with four of
+    # them there is no room for half of the cache.
+    assert found["temporary"] < 4 * found["scores"] <= found["cache"] / 2
