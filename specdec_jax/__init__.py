@@ -1,4 +1,4 @@
-"""Speculative decoding in JAX: the target's own text, several times faster."""
+"""Speculative decoding in JAX: the target's own text in fewer forward passes."""
 
 from specdec_jax._check import Divergence as Divergence
 from specdec_jax._check import LosslessReport as LosslessReport
