@@ -9,6 +9,7 @@ from _evaluation import Prompt, spread_over
 from _timing import Spread, timed
 
 import specdec_jax as sd
+from specdec_jax._state import slots_for
 
 LONGEST = 960  # prompt tokens, so that 64 new ones fit in 1024 slots
 DRAFTERS = {"plain": sd.Plain(), "ngram": sd.NGram()}
@@ -41,7 +42,7 @@ def measure(
         for turn, prompt in enumerate(spread_over(short, per_task)):
             done = {}
             for name in list(DRAFTERS)[:: 1 if turn % 2 else -1]:
-                slots = (len(prompt.ids) + new_tokens - 1).bit_length()
+                slots = slots_for(model.target, len(prompt.ids) + new_tokens)
                 if (name, slots) not in warm:  # each number of slots is a program
                     _generate(model, name, prompt, new_tokens)
                     warm.add((name, slots))
@@ -67,8 +68,8 @@ def _generate(
         jax.block_until_ready(generation.state)
         return generation
 
-    length = len(prompt.ids) + new_tokens
-    reading, first = timed(lambda: generate(prompt.ids, 1, max_length=length))
+    slots = slots_for(model.target, len(prompt.ids) + new_tokens)
+    reading, first = timed(lambda: generate(prompt.ids, 1, max_length=slots))
     tokens = first.tokens[0]
     if first.reasons[0] == "stop_id":
         return Timed(reading, 0.0, tokens, 0)

@@ -10,6 +10,7 @@ from _machine import cores
 from _timing import Spread, by_turns
 
 import specdec_jax as sd
+from specdec_jax._state import slots_for
 from specdec_jax.io import fetch
 
 LENGTHS = (50, 150, 400)  # of the prompts, about
@@ -42,7 +43,7 @@ def measure(
             sd.Plain(),
             [prompt.ids],
             sampling=sd.Sampling(max_new_tokens=limit),
-            max_length=len(prompt.ids) + new_tokens,
+            max_length=slots_for(model.target, len(prompt.ids) + new_tokens),
         )
         texts["ours", limit] = generation.tokens[0]
         return generation.state

@@ -28,6 +28,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import specdec_jax as sd
+from specdec_jax._state import slots_for
 
 NEAR = 1e-3
 SAMPLINGS: dict[str, dict[str, float]] = {
@@ -218,8 +219,9 @@ def run(arguments: Arguments, console: Console) -> dict[str, Any]:
     start = time.perf_counter()
     model = sd.load("smollm2-135m-instruct")
     prompts = chosen_prompts(arguments, model)
-    longest = max(len(x.ids) for x in prompts)
-    decoding = Decoding(model, arguments.new_tokens, longest + arguments.new_tokens)
+    longest = max(len(x.ids) for x in prompts) + arguments.new_tokens
+    slots = slots_for(model.target, longest)
+    decoding = Decoding(model, arguments.new_tokens, slots)
     drafters = {
         "NGram": sd.NGram(),
         "DraftModel(self)": sd.DraftModel(model.target),
