@@ -23,6 +23,7 @@ import tyro
 from _evaluation import DATA, Prompt, read_prompts, spread_over
 from _machine import RESULTS, machine, save, set_up
 from _rescoring import next_scores
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -216,7 +217,7 @@ def compare(
 
 def run(arguments: Arguments, console: Console) -> dict[str, Any]:
     """All of it; what is returned is what is saved."""
-    start = time.perf_counter()
+    facts, start = machine(), time.perf_counter()
     model = sd.load("smollm2-135m-instruct")
     prompts = chosen_prompts(arguments, model)
     longest = max(len(x.ids) for x in prompts) + arguments.new_tokens
@@ -251,7 +252,7 @@ def run(arguments: Arguments, console: Console) -> dict[str, Any]:
                         )
                     progress.advance(bar)
     return {
-        "machine": machine(),
+        "machine": facts,
         "minutes": round((time.perf_counter() - start) / 60, 1),
         "prompts": [(prompt.name, len(prompt.ids)) for prompt in prompts],
         "settings": [dataclasses.asdict(tally) for tally in tallies.values()],
@@ -267,7 +268,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     """The settings as a table, then every parting."""
     names = ("drafter", "batch", "sampling", "rows", "tokens")
     found = ("divergences", "rejections")
-    table = Table(*names, "τ", *(name.removesuffix("s") for name in found), box=None)
+    table = Table(*names, "τ", *found, box=box.MARKDOWN)
     for entry in result["settings"]:
         tau = f"{entry['emitted'] / entry['steps']:.2f}"
         table.add_row(
@@ -286,7 +287,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 def main(arguments: Arguments) -> int:
     """Run, show and save; the exit status."""
     set_up()
-    console = Console()
+    console = Console(width=110)  # of the widest line
     with jax.default_matmul_precision("highest"):
         result = run(arguments, console)
     show(result, console)

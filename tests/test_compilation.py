@@ -55,13 +55,15 @@ def compilations() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def call(run=sd.generate, drafter: Any = None, **changes: Any) -> Any:
+def call(
+    run=sd.generate, drafter: str = "near", *, anew: Any = None, **changes: Any
+) -> Any:
     options = {**FIRST, **changes}
-    target, params, near = arguments("near")
+    target, params, own = arguments(drafter)
     return run(
         target,
         params,
-        drafter or near,
+        anew or own,
         options.pop("prompts"),
         sampling=sd.Sampling(token_bytes=BYTES, **options),
     )
@@ -75,14 +77,18 @@ def steps_of(*arguments: Any, **options: Any) -> list[sd.Generation]:
     return [stream.generation]
 
 
-@pytest.mark.parametrize("run", [sd.generate, steps_of], ids=["generate", "stream"])
-def test_one_program_serves_a_bucket(run):
+@pytest.mark.parametrize(
+    ("run", "drafter"),
+    [(sd.generate, "near"), (steps_of, "ngram")],
+    ids=["one", "steps"],
+)
+def test_one_program_serves_a_bucket(run, drafter):
     with compilations() as first:
-        call(run)
+        call(run, drafter)
     assert first  # or nothing is being listened to
     for change, options in OTHERS.items():
         with compilations() as more:
-            call(run, **options)
+            call(run, drafter, **options)
         assert not more, f"other {change} compiled {more}"
 
 
@@ -99,8 +105,8 @@ def test_a_drafter_built_anew_is_the_same_program():
     anew = sd.DraftModel(sd.Toy(vocab_size=7), num_nodes=N)
     assert anew is not arguments("near")[2]
     with compilations() as more:
-        call(drafter=anew)
-        call(drafter=dataclasses.replace(anew))
+        call(anew=anew)
+        call(anew=dataclasses.replace(anew))
     assert not more
 
 
@@ -158,7 +164,7 @@ def test_arguments_stay_the_callers():
     params = sd.Params(TABLE, NEAR)
     before = jax.tree.map(np.array, params)
     call()
-    call(steps_of)
+    call(steps_of, "ngram")
     jax.tree.map(np.testing.assert_array_equal, before, params)
     assert not any(x.is_deleted() for x in jax.tree.leaves(params))
     assert TOY.law(TABLE, [1]).sum() == pytest.approx(1.0)

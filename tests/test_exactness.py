@@ -89,7 +89,7 @@ def test_three_prompts(exactness, tmp_path):
     arguments = exactness.Arguments(
         prompts=3,
         max_prompt=96,
-        new_tokens=32,
+        new_tokens=NEW_TOKENS,
         batches=(3,),
         data=PROMPTS,
         output=tmp_path / "exactness.json",
@@ -98,4 +98,4 @@ def test_three_prompts(exactness, tmp_path):
     result = json.loads(arguments.output.read_text())
     assert result["is_exact"]
     assert result["rows"] == 2 * 3 * 3
-    assert result["tokens"] == result["rows"] * 32 or result["divergences"]
+    assert result["tokens"] == result["rows"] * NEW_TOKENS or result["divergences"]

@@ -45,7 +45,11 @@ def test_same_text_as_one_by_one(drafter, rows):
         assert_same(generation, expected_texts(limited))
 
 
-@pytest.mark.parametrize("rows", [PLAIN_ROWS, FULL_ROWS], ids=["plain", "full"])
+@pytest.mark.parametrize(
+    "rows",
+    [PLAIN_ROWS, pytest.param(FULL_ROWS, marks=pytest.mark.slow)],
+    ids=["plain", "full"],
+)
 @pytest.mark.parametrize(
     "drafter",
     [
