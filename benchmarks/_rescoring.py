@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import specdec_jax as sd
-from specdec_jax import _loop, _sampling, _tree
+from specdec_jax import _run, _sampling, _tree
 from specdec_jax._door import prepare
-from specdec_jax._loop import Program, State
 from specdec_jax._options import Request
+from specdec_jax._run import Program, State
 from specdec_jax._types import Target
 
 
@@ -51,8 +51,8 @@ def next_scores(
 def _scores(
     program: Program, params: sd.Params, state: State, request: Request
 ) -> Float[Array, " V"]:
-    run = _loop.begin(program, params, state, request)
-    sampler = _loop.make_sampler(program, request, run)
+    run = _run.begin(program, params, state, request)
+    sampler = _run.make_sampler(program, request, run)
     root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
     block = _tree.causal_block(root)
     output = program.target.forward(params.target, run.state.cache, block, ())

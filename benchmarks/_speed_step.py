@@ -13,9 +13,9 @@ from _timing import Spread, timed
 from jaxtyping import Array, Int
 
 import specdec_jax as sd
-from specdec_jax import _loop, _tree
+from specdec_jax import _loop, _run, _tree
 from specdec_jax._door import prepare
-from specdec_jax._loop import State
+from specdec_jax._run import State
 from specdec_jax._types import Block, Cache, Target
 
 SLOTS = 512
@@ -24,7 +24,7 @@ SAMPLINGS = {
     "temperature 0.8, top-p 0.9": sd.Sampling(temperature=0.8, top_p=0.9),
 }
 
-_begin = jax.jit(_loop.begin, static_argnums=0, donate_argnums=2)
+_begin = jax.jit(_run.begin, static_argnums=0, donate_argnums=2)
 _step = jax.jit(_loop.step, static_argnums=0, donate_argnums=3)
 
 

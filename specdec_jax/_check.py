@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from specdec_jax import _loop, _sampling, _tree
+from specdec_jax import _run, _sampling, _tree
 from specdec_jax._door import Prompts, make_program
 from specdec_jax._generate import generate
-from specdec_jax._loop import Program, Run
 from specdec_jax._options import Request, Sampling, make_request
+from specdec_jax._run import Program, Run
 from specdec_jax._state import init_state
 from specdec_jax._types import (
     Block,
@@ -259,11 +259,11 @@ def _scores(
     program: Program,
     params: Params,
     request: Request,
-    state: _loop.State,
+    state: _run.State,
     start: Array,
     counts: Array,
 ) -> Float[Array, " V"]:
-    run: Run = _loop.begin(program, params, state, request)
+    run: Run = _run.begin(program, params, state, request)
     if run.history is not None:
         run = run._replace(history=History(run.history.prompted, counts))
     if request.options.constraint is not None:
@@ -274,7 +274,7 @@ def _scores(
             request.options.constraint, run.constraint, said
         )
         run = run._replace(constraint=jax.tree.map(lambda x: x[:, 0], moved))
-    sampler = _loop.make_sampler(program, request, run._replace(start=start))
+    sampler = _run.make_sampler(program, request, run._replace(start=start))
     root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
     output = program.target.forward(
         params.target, run.state.cache, _tree.causal_block(root), ()

@@ -8,16 +8,16 @@ import jax
 
 from specdec_jax import _sharding
 from specdec_jax._door import (
-    CHUNKS,
     Logprobs,
     Prompts,
     check_max_length,
+    choose_chunk,
     make_program,
     prepare,
 )
 from specdec_jax._generate import Generation, finish, run_program
-from specdec_jax._loop import Program, State
 from specdec_jax._options import Sampling, make_request
+from specdec_jax._run import Program, State
 from specdec_jax._state import init_state
 from specdec_jax._types import Drafter, Params, Rule, Target
 
@@ -130,8 +130,7 @@ def compile(
     """
     program = make_program(target, params, drafter, rule=rule, logprobs=logprobs)
     slots = check_max_length(target, max_length)
-    longest = (max_prompt or slots) - 1
-    chunk = next((size for size in (0, *CHUNKS) if size >= longest), CHUNKS[-1])
+    chunk = choose_chunk((max_prompt or slots) - 1, batch)
     program = dataclasses.replace(program, chunk=chunk)
     sampling = Sampling() if sampling is None else sampling
     abstract = jax.eval_shape(

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from specdec_jax import _loop, _sharding
-from specdec_jax._loop import Program, State
+from specdec_jax import _run, _sharding
 from specdec_jax._options import NO_LIMIT, Request, Sampling, make_request
+from specdec_jax._run import Program, State
 from specdec_jax._state import check_unused, init_state, slots_for
 from specdec_jax._types import Drafter, Params, Rule, Target
 
 Prompts = Sequence[Sequence[int]] | Int[np.ndarray, "B T"]
 Logprobs = Literal["model", "sampled"] | None
-CHUNKS = (32, 128)
+CHUNKS = (64, 128, 256)  # prompt tokens that a row reads at once,
+MOST = 1024  # and that a batch does: the scores are the largest temporary
 
 
 class Call(NamedTuple):
@@ -72,9 +73,8 @@ def prepare(
         room = slots - np.array([len(prompt) for prompt in rows])
         _check_length(rows, np.minimum(limits, room), "draft model", model.max_length)
     read = _sharding.to_host(begun.cache.length)
-    unread = max(len(prompt) - 1 - n for prompt, n in zip(rows, read, strict=True))
-    chunk = next((size for size in (0, *CHUNKS) if size >= unread), CHUNKS[-1])
-    program = dataclasses.replace(program, chunk=chunk)
+    unread = max(len(prompt) - 1 - int(n) for prompt, n in zip(rows, read, strict=True))
+    program = dataclasses.replace(program, chunk=choose_chunk(unread, len(rows)))
     begun = _known(begun, rows, program)
     if program.mesh is not None:
         request = jax.device_put(
@@ -121,10 +121,20 @@ def make_program(
     return Program(target, drafter, rule, logprobs, 0, _sharding.mesh_of(params))
 
 
+def choose_chunk(unread: int, batch: int) -> int:
+    """Prompt tokens to read at once: all of them in one turn if they
+    are not too many; 0 where there is none.
+    """
+    if unread == 0:
+        return 0
+    sizes = [size for size in CHUNKS if size == CHUNKS[0] or batch * size <= MOST]
+    return next((size for size in sizes if size >= unread), sizes[-1])
+
+
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="state")
 def ingest(program: Program, params: Params, state: State) -> State:
     """Read the prompts and stop."""
-    return _loop.ingest(program, params, state)
+    return _run.ingest(program, params, state)
 
 
 @functools.partial(jax.jit, static_argnames=("program", "samples"))

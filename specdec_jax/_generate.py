@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specdec_jax import _loop
+from specdec_jax import _loop, _run
 from specdec_jax._door import Logprobs, Prompts, prepare
-from specdec_jax._loop import Program, Run, State
 from specdec_jax._options import Request, Sampling
+from specdec_jax._run import Program, Run, State
 from specdec_jax._sharding import to_host
 from specdec_jax._state import check_unused
 from specdec_jax._stats import Stats
@@ -192,14 +192,14 @@ class Stream(Iterator[Piece]):
 def run_program(
     program: Program, params: Params, state: State, request: Request
 ) -> Run:
-    run = _loop.begin(program, params, state, request)
+    run = _run.begin(program, params, state, request)
     return jax.lax.while_loop(
-        _loop.is_running, lambda run: _loop.step(program, params, request, run), run
+        _run.is_running, lambda run: _loop.step(program, params, request, run), run
     )
 
 
 _begin = functools.partial(jax.jit, static_argnames="program", donate_argnames="state")(
-    _loop.begin
+    _run.begin
 )
 _step = functools.partial(jax.jit, static_argnames="program", donate_argnames="run")(
     _loop.step
@@ -216,7 +216,7 @@ def finish(run: Run, raise_on_failure: bool) -> Generation:
 
     generation = Generation(
         tokens=pick(host.state.tokens),
-        reasons=[_loop.REASONS[code] for code in host.reason],
+        reasons=[_run.REASONS[code] for code in host.reason],
         is_drafted=pick(host.is_drafted),
         logprobs=None if host.logprobs is None else pick(host.logprobs),
         stats=host.stats,

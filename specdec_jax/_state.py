@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from specdec_jax import _sharding
-from specdec_jax._loop import State
+from specdec_jax._run import State
 from specdec_jax._types import Drafter, Target
 
 _SLOTS = 64  # caches hold a power of two, at least this

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from scripted import TOY, Drafts, Law, P, Scripted, Text, V, all_drafts, path, propose
 
 import specdec_jax as sd
-from specdec_jax import _loop, _sampling, _types, _verify
+from specdec_jax import _loop, _run, _sampling, _types, _verify
 
 PROMPTS = ((1,), (0, 2), (2, 1, 1, 0))
 SLOTS = 16
@@ -126,9 +126,9 @@ class Play(NamedTuple):
 
     texts: list[Text]
     laws: list[Law]  # the target's, of each row
-    program: _loop.Program
+    program: _run.Program
     request: Any
-    run: _loop.Run
+    run: _run.Run
 
 
 def begin(
@@ -154,7 +154,7 @@ def rows(tree: Any, index: np.ndarray) -> Any:
 
 
 class Judged(NamedTuple):
-    run: _loop.Run
+    run: _run.Run
     path: np.ndarray  # "B P"
     length: np.ndarray  # "B"
     law: np.ndarray  # "B V": of the token after the accepted path
@@ -162,10 +162,10 @@ class Judged(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("program", "judge"))
 def _step(
-    program: _loop.Program,
+    program: _run.Program,
     judge: Callable,
     request: Any,
-    run: _loop.Run,
+    run: _run.Run,
     given: Array,
     forced: Array,
 ) -> Judged:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import specdec_jax as sd
-from specdec_jax import _loop, _stats, _types
+from specdec_jax import _run, _stats, _types
 
 V = 3
 TOY = sd.Toy(vocab_size=V)
@@ -131,12 +131,12 @@ no_stats = functools.cache(_stats.init_stats)
 
 def propose(
     drafter: Scripted,
-    run: _loop.Run,
+    run: _run.Run,
     tokens: np.ndarray,
     parents: np.ndarray,
     valid: np.ndarray,
     log_q: np.ndarray | None = None,
-) -> _loop.Run:
+) -> _run.Run:
     """The same rows, with the draft that the drafter will propose to each."""
     tokens, parents = tokens.astype(np.int32), parents.astype(np.int32)
     proposal = None

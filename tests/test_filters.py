@@ -1,4 +1,4 @@
-"""The filters, found by bisection, against sorting."""
+"""The filters against sorting."""
 
 import jax
 import jax.numpy as jnp
@@ -9,19 +9,21 @@ from specdec_jax import _filters
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
-V = 13
+SIZES = (13, 397)  # below and beyond what is searched without a bisection
 TOP_K, TOP_P, MIN_P = (
     jax.jit(x) for x in (_filters.top_k, _filters.top_p, _filters.min_p)
 )
 
 
-def hard_rows() -> np.ndarray:
+def hard_rows(size: int) -> np.ndarray:
     """ "B N V": what could go wrong with an order made of float bits."""
     random = np.random.default_rng(0)
-    rows = random.normal(0, 3, (6, 9, V)).astype(np.float32)
+    rows = random.normal(0, 3, (6, 9, size)).astype(np.float32)
     rows[:, 1] = np.round(rows[:, 1])  # ties, at any threshold
-    rows[:, 2] = np.where(random.random(V) < 0.5, -np.inf, rows[:, 2])
-    rows[:, 3] = np.where(np.arange(V) % 2, 0.0, -0.0)  # one number, two bit patterns
+    rows[:, 2] = np.where(random.random(size) < 0.5, -np.inf, rows[:, 2])
+    rows[:, 3] = np.where(
+        np.arange(size) % 2, 0.0, -0.0
+    )  # one number, two bit patterns
     rows[:, 3, :4] = [1.0, -1.0, 0.5, -np.inf]
     rows[:, 4] = 2.5  # all the same
     rows[:, 5] *= 1e30
@@ -40,25 +42,41 @@ def same(found: jax.Array, scores: np.ndarray, is_kept: np.ndarray) -> None:
     )
 
 
-def test_top_k_is_sorting():
-    scores, k = hard_rows(), np.array([1, 2, 5, V - 1, V, V + 7], np.int32)
+def every_row_alone(filter_, scores, amount) -> jax.Array:
+    """A row that needs the bisection gives it to its whole batch: here it does not."""
+    rows = [filter_(scores[i : i + 1], amount[i : i + 1]) for i in range(len(scores))]
+    return jnp.concatenate(rows)
+
+
+def together(filter_, scores, amount) -> jax.Array:
+    return filter_(scores, amount)
+
+
+@pytest.mark.parametrize("run", [together, every_row_alone])
+@pytest.mark.parametrize("size", SIZES)
+def test_top_k_is_sorting(size, run):
+    scores = hard_rows(size)
+    k = np.array([1, 2, 5, size - 1, size, size + 7], np.int32)
     ordered = np.sort(scores, axis=-1)[..., ::-1]
-    threshold = np.stack([ordered[i, :, min(n, V) - 1] for i, n in enumerate(k)])
-    same(TOP_K(scores, k), scores, scores >= threshold[..., None])
+    threshold = np.stack([ordered[i, :, min(n, size) - 1] for i, n in enumerate(k)])
+    same(run(TOP_K, scores, k), scores, scores >= threshold[..., None])
 
 
-def test_top_p_is_sorting():
-    scores, p = hard_rows(), np.array([1e-6, 0.3, 0.5, 0.9, 0.999, 1.0], np.float32)
+@pytest.mark.parametrize("run", [together, every_row_alone])
+@pytest.mark.parametrize("size", SIZES)
+def test_top_p_is_sorting(size, run):
+    scores, p = hard_rows(size), np.array([1e-6, 0.3, 0.5, 0.9, 0.999, 1.0], np.float32)
     mass = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
     mass /= mass.sum(-1, keepdims=True)
     larger = scores[..., None, :] > scores[..., :, None]
     before = (mass[..., None, :] * larger).sum(-1)  # the mass of all larger scores
     is_kept = (before < p[:, None, None]) | (p == 1)[:, None, None]
-    same(TOP_P(scores, p), scores, is_kept)
+    same(run(TOP_P, scores, p), scores, is_kept)
 
 
-def test_min_p_is_dividing():
-    scores, p = hard_rows(), np.array([0.0, 1e-3, 0.1, 0.5, 0.9, 1.0], np.float32)
+@pytest.mark.parametrize("size", SIZES)
+def test_min_p_is_dividing(size):
+    scores, p = hard_rows(size), np.array([0.0, 1e-3, 0.1, 0.5, 0.9, 1.0], np.float32)
     below = scores.astype(np.float64) - scores.max(-1, keepdims=True)
     with np.errstate(divide="ignore"):
         same(MIN_P(scores, p), scores, below >= np.log(p)[:, None, None])
@@ -88,8 +106,8 @@ def test_nan_stays(keep, amount, nan):
     """What a broken model says must reach whoever reports it; a neighbour in the batch
     is spared. (Processors make NaN of either sign.)
     """
-    scores = np.zeros((2, 1, V), np.float32)
+    scores = np.zeros((2, 1, 13), np.float32)
     scores[:, 0, 3] = [9.0, nan]
     found = np.asarray(keep(scores, np.full(2, amount)))
     assert np.isnan(found[1, 0, 3])
-    np.testing.assert_array_equal(np.isfinite(found[0, 0]), np.arange(V) == 3)
+    np.testing.assert_array_equal(np.isfinite(found[0, 0]), np.arange(13) == 3)

@@ -31,6 +31,7 @@ FLOORS = {
     "_generate": 4,
     "_state": 4,
     "_loop": 4,
+    "_run": 4,
     "_options": 4,
     "_check": 4,
     "_compile": 4,

@@ -25,6 +25,7 @@ from cases import (
 )
 
 import specdec_jax as sd
+from specdec_jax import _door
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -146,8 +147,9 @@ def test_every_rule_is_greedy_at_temperature_0(drafter, rule):
         pytest.param("model", marks=pytest.mark.slow),
     ],
 )
-def test_a_decoder_says_the_same_as_its_full_forward(drafter):
+def test_a_decoder_says_the_same_as_its_full_forward(drafter, monkeypatch):
     """With a real cache, prompts of more than one chunk, and every option."""
+    monkeypatch.setattr(_door, "MOST", 0)  # 64 tokens at once
     params = DECODER.init_params(jax.random.key(3))
     far = jax.tree.map(
         lambda a, b: a + 0.3 * b, params, DECODER.init_params(jax.random.key(4))
@@ -204,8 +206,9 @@ def test_a_law_that_is_the_targets_own_is_always_accepted(rule):
 # --- Prompts --------------------------------------------------------------------------
 
 
-def test_prompts_of_any_length_in_turn():
+def test_prompts_of_any_length_in_turn(monkeypatch):
     """One token, one chunk, several chunks, and back, on the same objects."""
+    monkeypatch.setattr(_door, "MOST", 0)  # 64 tokens at once
     middle = [[(i * i + row) % 7 for i in range(50)] for row in range(3)]
     turns = (
         (PROMPTS, 64),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import specdec_jax as sd
 from specdec_jax._door import CHUNKS, Logprobs
 from specdec_jax._generate import Stream
-from specdec_jax._loop import State
+from specdec_jax._run import State
 from specdec_jax._types import Rule
 from specdec_jax.cli._setup import Setup
 from specdec_jax.cli._transcript import Segment, Transcript

@@ -9,7 +9,7 @@ from rich.text import Text
 
 import specdec_jax as sd
 from specdec_jax._door import CHUNKS
-from specdec_jax._loop import State
+from specdec_jax._run import State
 from specdec_jax._state import slots_for
 from specdec_jax._stats import Stats
 from specdec_jax.cli._answer import Answer, Options, answer, warm_up
@@ -109,9 +109,9 @@ def chat(command: Chat, screens: Screens) -> int:
     options = Options(command.drafting.rule)
     conversation = Conversation(setup, options, command.slots, command.system)
     with screens.err.status("Compiling; next time it is quicker …"):
-        for size in CHUNKS:  # short and long turns are read by two programs
-            if size + command.sampling.max_new_tokens <= command.slots:
-                warm_up(setup, [0] * size, options._replace(max_length=command.slots))
+        room = command.slots - command.sampling.max_new_tokens
+        for size in sorted({min(size, room) for size in CHUNKS if room > 0}):
+            warm_up(setup, [0] * size, options._replace(max_length=command.slots))
     screens.err.print(f"{command.model.model}; /help lists commands", style="dim")
     show_legend(screens, command.drafting.drafter)
     total: Stats | None = None
