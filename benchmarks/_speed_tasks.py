@@ -9,6 +9,7 @@ from _evaluation import Prompt, spread_over
 from _timing import Spread, timed
 
 import specdec_jax as sd
+from specdec_jax._door import choose_chunk
 from specdec_jax._state import slots_for
 
 LONGEST = 960  # prompt tokens, so that 64 new ones fit in 1024 slots
@@ -34,7 +35,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Every prompt once with each drafter, by turns, after one that does not count."""
     rows = []
-    warm: set[tuple[str, int]] = set()
+    warm: set[tuple[str, int, int]] = set()
     for task in dict.fromkeys(x.task for x in prompts):
         all_of_task = [x for x in prompts if x.task == task]
         short = [x for x in all_of_task if len(x.ids) <= LONGEST]
@@ -43,9 +44,11 @@ def measure(
             done = {}
             for name in list(DRAFTERS)[:: 1 if turn % 2 else -1]:
                 slots = slots_for(model.target, len(prompt.ids) + new_tokens)
-                if (name, slots) not in warm:  # each number of slots is a program
+                # What a program depends on.
+                kind = (name, slots, choose_chunk(len(prompt.ids) - 1, batch=1))
+                if kind not in warm:
                     _generate(model, name, prompt, new_tokens)
-                    warm.add((name, slots))
+                    warm.add(kind)
                 done[name] = _generate(model, name, prompt, new_tokens)
             runs.append(done)
             tick()

@@ -26,10 +26,13 @@ MESH_AXES = {
 _PARAMS: dict[str, tuple[str | None, ...]] = {
     r"embedding|head\.weight": ("vocab", None),
     r"query\.weight": ("heads", None),
+    r"query\.bias": ("heads",),
     r"(key|value)\.weight": ("kv_heads", None),
+    r"(key|value)\.bias": ("kv_heads",),
     r"output\.weight": (None, "heads"),
     r"(gate|up)\.weight": ("mlp", None),
     r"down\.weight": (None, "mlp"),
+    r"expert_(gate|up|down)": (None, "mlp", None),
 }
 # The same for what a generation carries; the first axis is the rows where nothing
 # matches.

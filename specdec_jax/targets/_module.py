@@ -119,7 +119,16 @@ class ModuleTarget:
         values: dict[int, Array] = {}
         tapped: dict[int | str, Array] = {}
 
-        def attend(layer: int, query: Array, key: Array, value: Array) -> Array:
+        def attend(
+            layer: int,
+            query: Array,
+            key: Array,
+            value: Array,
+            /,
+            *,
+            window: int | None = None,
+            scale: float | None = None,
+        ) -> Array:
             prefix_keys, prefix_values = cache.keys[layer], cache.values[layer]
             keys[layer] = key.swapaxes(1, 2).astype(prefix_keys.dtype)
             values[layer] = value.swapaxes(1, 2).astype(prefix_values.dtype)
@@ -131,6 +140,9 @@ class ModuleTarget:
                 keys[layer],
                 values[layer],
                 block.mask,
+                block.depths,
+                window=window,
+                scale=scale,
             )
 
         def tap(layer: int, x: Array) -> None:

@@ -1,6 +1,7 @@
-"""Text to token ids and back, as GGUF files describe it."""
+"""Text to token ids and back."""
 
 import codecs
+import dataclasses
 import functools
 import json
 import operator
@@ -9,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from specdec_jax.io import GGUF
-from specdec_jax.text._bpe import PRE_TOKENIZERS, bytes_of, make_encoder
+from specdec_jax.io import GGUF, Folder
+from specdec_jax.text import _folder, _gguf
 from specdec_jax.text._chat import render_chat
 
 if TYPE_CHECKING:
     import tokenizers
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # values of tokenizer.ggml.token_type
 _NO_NAMES = re.compile("(?!)")
 # Rare ideographs: whatever a template does to text, they keep their form.
 _MARKS = range(0x20000, 0x2A6E0)
@@ -58,14 +58,34 @@ class Tokenizer:
             ImportError: the package `tokenizers` is missing.
         """
         try:
-            return _from_metadata(gguf.metadata)
+            return cls(**_gguf.fields_of(gguf.metadata))
         except ValueError as error:
             raise ValueError(f"the tokenizer of {gguf.path}: {error}") from error
+
+    @classmethod
+    def from_folder(cls, folder: Folder) -> "Tokenizer":
+        """The tokenizer of a Hugging Face folder: its tokenizer.json, with the chat
+        template and the ids that end an answer from the files beside.
+
+        Raises:
+            ValueError: a file is damaged, or of a kind that is not known here.
+            OSError: there is no tokenizer.json.
+            ImportError: the package `tokenizers` is missing.
+        """
+        try:
+            return cls(**_folder.fields_of(folder))
+        except ValueError as error:
+            raise ValueError(f"the tokenizer of {folder.path}: {error}") from error
 
     @property
     def vocab_size(self) -> int:
         """How many ids there are."""
         return len(self.token_bytes)
+
+    def padded(self, vocab_size: int) -> "Tokenizer":
+        """The same, with ids that stand for nothing up to the model's vocabulary."""
+        missing = (b"",) * (vocab_size - self.vocab_size)
+        return dataclasses.replace(self, token_bytes=self.token_bytes + missing)
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
         """The ids of a text, after the id that starts one where the model wants it.
@@ -202,62 +222,6 @@ class StreamDecoder:
     def finish(self) -> str:
         """What was kept back; the next `push` starts a new text."""
         return self._decoder.decode(b"", final=True)
-
-
-def _from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
-    """See `Tokenizer.from_gguf`."""
-
-    def get(key: str, default: Any = None) -> Any:
-        return metadata.get(f"tokenizer.ggml.{key}", default)
-
-    if (model := get("model")) != "gpt2":
-        raise ValueError(
-            f"its model is {model!r}; known is only 'gpt2', byte-level BPE"
-        )
-    if (pre_name := get("pre", "default")) not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise ValueError(f"its pre-tokenizer is {pre_name!r}; known are {known}")
-    pre = PRE_TOKENIZERS[pre_name]
-    tokens, kinds, merges = (get(key) for key in ("tokens", "token_type", "merges"))
-    for key, value in (("tokens", tokens), ("token_type", kinds), ("merges", merges)):
-        if not isinstance(value, list):
-            raise ValueError(f"the file has no list tokenizer.ggml.{key}")
-    if len(kinds) != len(tokens):
-        raise ValueError(f"it has {len(tokens)} tokens, but {len(kinds)} token types")
-    size = metadata.get(f"{metadata.get('general.architecture')}.vocab_size")
-    if size not in (None, len(tokens)):
-        raise ValueError(f"it has {len(tokens)} tokens, but the model {size}")
-    if len(set(tokens)) != len(tokens):
-        raise ValueError("two of its tokens are the same")
-
-    named = {
-        key: get(f"{key}_token_id") for key in ("bos", "eos", "padding", "eot", "eom")
-    }
-    for key, token in named.items():
-        if token is not None and not 0 <= token < len(tokens):
-            raise ValueError(
-                f"{key}_token_id is {token}, but it has {len(tokens)} tokens"
-            )
-    stops = [named[key] for key in ("eos", "eot", "eom") if named[key] is not None]
-    control_ids = {i for i, kind in enumerate(kinds) if kind in (_UNKNOWN, _CONTROL)}
-    control_ids.update(stops, [] if named["bos"] is None else [named["bos"]])
-    whole = {i for i, kind in enumerate(kinds) if kind == _USER_DEFINED} - control_ids
-    return Tokenizer(
-        bpe=make_encoder(
-            pre,
-            vocab={token: i for i, token in enumerate(tokens) if i not in control_ids},
-            merges=merges,
-            whole=[tokens[i] for i in sorted(whole)],
-        ),
-        token_bytes=bytes_of(tokens, texts=control_ids | whole),
-        control_ids=frozenset(control_ids),
-        bos_id=named["bos"],
-        eos_id=named["eos"],
-        pad_id=named["padding"],
-        stop_ids=tuple(dict.fromkeys(stops)),
-        add_bos=bool(get("add_bos_token", pre.add_bos)),
-        chat_template=metadata.get("tokenizer.chat_template"),
-    )
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:

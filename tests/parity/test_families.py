@@ -1,6 +1,9 @@
-"""The Llama family, SmolLM2 and tiny random ones, against `transformers` in float32."""
+"""Every family, two real models and tiny random ones, against `transformers` in
+float32.
+"""
 
 import functools
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +14,8 @@ import pytest
 import specdec_jax as sd
 from specdec_jax import _tree
 from specdec_jax._types import Block, Cache, Draft
-from specdec_jax.io import GGUF, fetch
-from specdec_jax.nn import Decoder, DecoderConfig
-from specdec_jax.targets import ModuleTarget, llama_from_gguf
+from specdec_jax.io import GGUF, Folder, fetch
+from specdec_jax.targets import ModuleTarget, from_folder, from_gguf
 from specdec_jax.text import Tokenizer
 
 torch = pytest.importorskip("torch")
@@ -26,8 +28,63 @@ TEXTS = (
     "Who was the first of them? Naïve question 🙂, but it has a clear answer:",
 )
 CHAT = "Explain in two sentences why the sky is blue, and why sunsets are red."
-# (query heads, key/value heads, head width, tied); the width is 48 throughout.
-TINY = [(4, 4, 12, True), (4, 2, 12, False), (6, 2, 16, True), (8, 1, 4, False)]
+WINDOW = {"sliding_window": 9}
+LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+# Their model type, and what sets the model apart from a common one.
+TINY: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "llama, groups": ("llama", {}),
+    "llama, wide": ("llama", {"num_attention_heads": 6, "head_dim": 16}),
+    "llama, one": ("llama", {"num_attention_heads": 8, "num_key_value_heads": 1}),
+    "llama 3.1": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, linear": (
+        "llama",
+        {"rope_parameters": LINEAR},
+    ),
+    "mistral": ("mistral", WINDOW),
+    "mistral, no window": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, windows": (
+        "qwen2",
+        {"use_sliding_window": True, "max_window_layers": 1} | WINDOW,
+    ),
+    "qwen3": ("qwen3", {"head_dim": 20}),
+    "qwen3, tied": ("qwen3", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "qwen3, experts": (
+        "qwen3_moe",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 20,
+            "norm_topk_prob": True,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "linear", "factor": 2.0, "rope_theta": 500.0,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            "query_pre_attn_scalar": 7,
+            "tie_word_embeddings": True,
+            "head_dim": 16,
+        }
+        | WINDOW,
+    ),
+}  # fmt: skip
+REAL = {"smollm2": "smollm2-135m-instruct", "gemma3-270m": "gemma3-270m"}
 NODES = 12
 
 
@@ -41,103 +98,67 @@ class Pair(NamedTuple):
     bound: float
 
 
-@pytest.fixture(scope="module", params=["smollm2", *TINY], ids=str)
-def pair(request):
+@pytest.fixture(scope="module", params=[*REAL, *TINY])
+def pair(request, tmp_path_factory):
     torch.set_num_threads(1)  # more wait for each other where a machine is shared
     with jax.default_matmul_precision("highest"), torch.inference_mode():
-        yield smollm2() if request.param == "smollm2" else tiny(*request.param)
+        if request.param in REAL:
+            yield real(REAL[request.param])
+        else:
+            yield tiny(request.param, tmp_path_factory.mktemp("model"))
 
 
-def smollm2() -> Pair:
-    path = fetch("smollm2-135m-instruct")
+def real(name: str) -> Pair:
+    path = fetch(name)
     gguf = GGUF(path)
     tokenizer = Tokenizer.from_gguf(gguf)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     )
-    # Their tokenizer does not split digits, so they are fed our ids.
+    # Their tokenizers of these files split digits and begin texts otherwise, so they
+    # are fed our ids.
     prompts = [tokenizer.encode(text) for text in TEXTS]
-    prompts.append(tokenizer.encode_chat([{"role": "user", "content": CHAT}]))
-    return Pair(*llama_from_gguf(gguf), theirs.eval(), prompts, bound=1e-3)
+    if tokenizer.chat_template is not None:
+        prompts.append(tokenizer.encode_chat([{"role": "user", "content": CHAT}]))
+    return Pair(*from_gguf(gguf), theirs.eval(), prompts, bound=1e-3)
 
 
-def tiny(heads: int, kv_heads: int, head_width: int, tied: bool) -> Pair:
-    ours = DecoderConfig(
-        vocab_size=61,
-        width=48,
-        num_layers=3,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_width=head_width,
-        mlp_width=80,
-        max_length=256,
-        rope_base=500.0,  # fast enough for a wrong position to matter
-        norm_epsilon=1e-3,
-        tied=tied,
+def tiny(name: str, folder: Path) -> Pair:
+    """A small random model of theirs, read by us from the folder that they save."""
+    kind, changes = TINY[name]
+    config = transformers.AutoConfig.for_model(
+        kind,
+        **{
+            "vocab_size": 61,
+            "hidden_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 12,
+            "intermediate_size": 80,
+            "max_position_embeddings": 256,
+            # Fast enough for a wrong position to matter.
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+            "rms_norm_eps": 1e-3,
+            "tie_word_embeddings": False,
+            "initializer_range": 0.15,  # their 0.02 hides the layers from the embedding
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+        }
+        | changes,
     )
-    torch.manual_seed(heads)
-    theirs = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=ours.vocab_size,
-            hidden_size=ours.width,
-            num_hidden_layers=ours.num_layers,
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            head_dim=head_width,
-            intermediate_size=ours.mlp_width,
-            max_position_embeddings=ours.max_length,
-            rope_parameters={"rope_type": "default", "rope_theta": ours.rope_base},
-            rms_norm_eps=ours.norm_epsilon,
-            tie_word_embeddings=tied,
-            initializer_range=0.15,  # their 0.02 hides the layers behind the embedding
-            eos_token_id=None,
-        )
-    )
-    for name, weight in theirs.named_parameters():
-        if "norm" in name:
-            weight.copy_(1 + 0.3 * torch.randn(weight.shape))
-    rng = np.random.default_rng(heads)
+    torch.manual_seed(list(TINY).index(name))
+    theirs = transformers.AutoModelForCausalLM.from_config(config).float()
+    for key, weight in theirs.named_parameters():
+        if "norm" in key or "bias" in key:
+            weight.copy_(weight + 0.3 * torch.randn(weight.shape))
+    theirs.save_pretrained(folder, max_shard_size="100KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    target, params = from_folder(Folder(folder))
+    rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 61, size).tolist() for size in (7, 31, 18, 24)]
-    params = copied(theirs.state_dict(), ours)
-    return Pair(ModuleTarget(Decoder, ours), params, theirs.eval(), prompts, 1e-4)
-
-
-def copied(state: dict[str, Any], config: DecoderConfig) -> dict[str, Any]:
-    """Our parameters, made of their weights."""
-
-    def weight(name: str) -> Any:
-        return jnp.asarray(state[f"{name}.weight"].numpy())
-
-    def part(prefix: str, **names: str) -> dict[str, Any]:
-        return {
-            ours: {"weight": weight(prefix + theirs)} for ours, theirs in names.items()
-        }
-
-    params = {"embedding": weight("model.embed_tokens")}
-    params |= part("model.", norm="norm") | part(
-        "", **({} if config.tied else {"head": "lm_head"})
-    )
-    params["layers"] = {}
-    for i in range(config.num_layers):
-        layer = f"model.layers.{i}."
-        params["layers"][i] = {
-            **part(
-                layer,
-                attention_norm="input_layernorm",
-                mlp_norm="post_attention_layernorm",
-            ),
-            "attention": part(
-                layer + "self_attn.",
-                query="q_proj",
-                key="k_proj",
-                value="v_proj",
-                output="o_proj",
-            ),
-            "mlp": part(
-                layer + "mlp.", gate="gate_proj", up="up_proj", down="down_proj"
-            ),
-        }
-    return params
+    return Pair(target, params, theirs.eval(), prompts, bound=1e-4)
 
 
 @functools.partial(jax.jit, static_argnames="target")

@@ -1,0 +1,123 @@
+"""Parameters from files, tensor by tensor, straight into their dtype and place."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from specdec_jax import _sharding
+from specdec_jax.targets._module import ModuleTarget
+
+# The parts of a parameter's path: "layers", 3, "attention", "query", "weight".
+Path_ = tuple[str | int, ...]
+
+
+class _Stored(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class Tensors(Protocol):
+    """A file or folder of named tensors."""
+
+    path: Path
+
+    @property
+    def tensors(self) -> Mapping[str, _Stored]: ...
+
+
+def read_params(
+    source: Tensors,
+    target: ModuleTarget,
+    *,
+    names: Callable[[Path_], list[str]],
+    read: Callable[[Path_, str, Any], np.ndarray],
+    is_ignored: Callable[[str], bool],
+    mesh: Mesh | None,
+) -> PyTree:
+    """The target's parameters.
+
+    Args:
+        source: what there is.
+        target: says which parameters, of which shapes and dtype.
+        names: of a parameter's tensors; more than one are stacked along a new first
+            axis.
+        read: brings the part of a tensor that an index says, of the parameter at a
+            path.
+        is_ignored: whether a tensor is known to say nothing new.
+        mesh: where to; None for the default device.
+
+    Raises:
+        ValueError: tensors are missing, left over or of the wrong shape; all of them
+            are listed.
+    """
+    abstract = jax.eval_shape(target.init_params, jax.random.key(0))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
+    wanted = {tuple(key.key for key in path): leaf for path, leaf in leaves}
+    named = {path: names(path) for path in wanted}
+    _check(source, wanted, named, is_ignored)
+    shardings: list[Any] = [None] * len(leaves)
+    if mesh is not None:
+        shardings = jax.tree.leaves(_sharding.param_shardings(abstract, mesh))
+
+    def place(path: Path_, leaf: Any, sharding: Any) -> jax.Array:
+        tensors = named[path]
+
+        def part(index: Any) -> np.ndarray:
+            if len(tensors) == 1 and leaf.ndim == _rank(source, tensors[0]):
+                return read(path, tensors[0], index).astype(leaf.dtype, copy=False)
+            chosen = tensors[index[0]]
+            out = np.empty((len(chosen), *_sizes(leaf.shape, index)[1:]), leaf.dtype)
+            for i, name in enumerate(chosen):
+                out[i] = read(path, name, index[1:])
+            return out
+
+        if sharding is None:
+            return jnp.asarray(part((slice(None),) * leaf.ndim))
+        return jax.make_array_from_callback(leaf.shape, sharding, part)
+
+    arrays = [
+        place(path, leaf, sharding)
+        for (path, leaf), sharding in zip(wanted.items(), shardings, strict=True)
+    ]
+    return jax.tree.unflatten(structure, arrays)
+
+
+def _check(
+    source: Tensors,
+    wanted: Mapping[Path_, Any],
+    named: Mapping[Path_, list[str]],
+    is_ignored: Callable[[str], bool],
+) -> None:
+    wrong = []
+    for path, tensors in named.items():
+        shape = wanted[path].shape
+        if len(tensors) > 1:
+            shape = shape[1:]
+        for name in tensors:
+            if name not in source.tensors:
+                wrong.append(f"{name} is missing")
+            elif tuple(source.tensors[name].shape) != shape:
+                wrong.append(f"{name} is {source.tensors[name].shape}, not {shape}")
+    known = {name for tensors in named.values() for name in tensors}
+    left = sorted(
+        name for name in source.tensors if name not in known and not is_ignored(name)
+    )
+    wrong += [f"{name} is not understood" for name in left]
+    if wrong:
+        raise ValueError(f"{source.path}: " + "; ".join(wrong))
+
+
+def _rank(source: Tensors, name: str) -> int:
+    return len(source.tensors[name].shape)
+
+
+def _sizes(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, ...]:
+    return tuple(
+        len(range(*part.indices(size))) for size, part in zip(shape, index, strict=True)
+    )

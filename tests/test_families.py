@@ -1,0 +1,309 @@
+"""Model families from Hugging Face folders: what is read, and what is refused."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from folders import (
+    FAMILIES,
+    SMALL,
+    random_params,
+    tensors_of,
+    tiny_target,
+    write_folder,
+)
+
+import specdec_jax as sd
+from specdec_jax.io import Folder
+from specdec_jax.nn import Experts, ExpertsConfig, RoPE
+from specdec_jax.targets import PRESETS, from_folder, preset
+from specdec_jax.targets._folder import config_of, llama3_divisors
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """A folder's configuration and tensors, and a function that reads them again."""
+    target = tiny_target("llama")
+    config = SMALL | FAMILIES["llama"]
+    tensors = tensors_of(target, random_params(target))
+
+    def read():
+        return from_folder(Folder(write_folder(tmp_path, config, tensors)))
+
+    return config, tensors, read
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_is_read_as_it_was_written(family, tmp_path):
+    """From several files, in the dtype asked for."""
+    target = tiny_target(family)
+    params = random_params(target)
+    config = SMALL | FAMILIES[family]
+    folder = Folder(
+        write_folder(tmp_path, config, tensors_of(target, params), shards=3)
+    )
+    found, read = from_folder(folder)
+    assert found == target
+    jax.tree.map(np.testing.assert_array_equal, read, params)
+    _, half = from_folder(folder, dtype=jnp.bfloat16)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.bfloat16)),
+        half,
+        params,
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_a_good_target(family):
+    """Block, tree and single tokens agree, with windows shorter than the text."""
+    target = tiny_target(family)
+    sd.check_target(target, random_params(target))
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3_moe", "gemma3"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_same_text_with_and_without_speculation(family, temperature):
+    target = tiny_target(family)
+    params = sd.Params(random_params(target))
+    prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [5], [7, 8] * 9]
+    sampling = sd.Sampling(max_new_tokens=24, temperature=temperature, seed=3)
+    plain, fast = (
+        sd.generate(target, params, drafter, prompts, sampling=sampling).tokens
+        for drafter in (sd.Plain(), sd.NGram(shortest=1))
+    )
+    assert [x.tolist() for x in plain] == [x.tolist() for x in fast]
+
+
+def test_what_is_wrong_with_tensors_is_said_at_once(llama):
+    _, tensors, read = llama
+    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
+    tensors["model.layers.0.self_attn.q_proj.weight"] = np.zeros((48, 47), np.float32)
+    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(48, np.float32)
+    with pytest.raises(ValueError) as caught:
+        read()
+    message = str(caught.value)
+    for text in (
+        "model.norm.weight is missing",
+        "model.layers.1.mlp.up_proj.weight is missing",
+        "model.layers.0.self_attn.q_proj.weight is (48, 47), not (48, 48)",
+        "model.layers.0.self_attn.q_proj.bias is not understood",
+    ):
+        assert text in message
+
+
+def test_a_head_that_is_tied_may_be_there_too(llama):
+    config, tensors, read = llama
+    config["tie_word_embeddings"] = True
+    target, params = read()
+    assert target.config.tied and "head" not in params
+    config["tie_word_embeddings"] = False
+    del tensors["lm_head.weight"]
+    with pytest.raises(ValueError, match="lm_head.weight is missing"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type is 'mamba'; understood are llama, mis"),
+        ({"attention_sink": 4}, "attention_sink is not understood"),
+        ({"attention_bias": True}, "attention_bias is not understood"),
+        ({"mlp_bias": True}, "mlp_bias is not understood"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu', understood is 'silu'"),
+        ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "rope_type of 'yarn'"),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 4}},
+            "low_freq_factor is missing.*original_max_position_embeddings is missing",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 1.0, "mscale": 2}},
+            "rope: mscale is not understood",
+        ),
+        (
+            {"attention_sink": 4, "hidden_act": "relu"},
+            "hidden_act is 'relu'.*; attention_sink is not understood",
+        ),
+        (
+            {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 4,
+             "layer_types": ["chunked_attention"] * 3},
+            "layer_types of .'chunked_attention'. are not understood",
+        ),
+        (
+            {"model_type": "gemma3_text", "final_logit_softcapping": 30.0},
+            "final_logit_softcapping is 30.0",
+        ),
+        (
+            {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
+            "decoder_sparse_step is 2.*num_experts is missing",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_arithmetic_is_refused(changes, message):
+    config = SMALL | {"model_type": "llama"} | changes
+    with pytest.raises(ValueError, match=f"(?s)here: .*{message}"):
+        config_of(config, "here")
+
+
+def test_an_option_that_is_off_says_nothing():
+    config = SMALL | {"model_type": "llama", "attention_sink": None, "mlp_bias": False}
+    assert config_of(config, "here") == tiny_target("llama").config
+
+
+def test_both_spellings_of_rotary_positions():
+    """Of transformers before 5, and since."""
+    llama3 = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    plain = {key: value for key, value in SMALL.items() if key != "rope_theta"}
+    old = SMALL | {"model_type": "llama", "rope_scaling": llama3}
+    new = plain | {"model_type": "llama"}
+    new |= {"rope_parameters": llama3 | {"rope_theta": 500.0}}
+    found = config_of(old, "old").rope
+    assert found == config_of(new, "new").rope
+    assert found.base == 500.0
+    # Waves of up to 8 positions stay, of 32 and more are stretched eightfold.
+    waves = 2 * np.pi * 500.0 ** (np.arange(6) / 6)
+    divisors = np.array(found.divisors)
+    np.testing.assert_allclose(divisors[waves < 8], 1.0)
+    np.testing.assert_allclose(divisors[waves > 32], 8.0)
+    between = divisors[(waves > 8) & (waves < 32)]
+    assert len(between) and ((between > 1) & (between < 8)).all()
+
+
+def test_llama3_divisors_in_the_middle():
+    """A wave that turns twice in the original length is a third of the way."""
+    length = 100
+    base = (length / 2 / (2 * np.pi)) ** 2  # so that the second of two waves is that
+    divisors = llama3_divisors(base, 2, factor=8.0, low=1.0, high=4.0, length=length)
+    np.testing.assert_allclose(divisors[1], 1 / ((2 / 3) / 8 + 1 / 3))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_size_in_their_name(name):
+    target = preset(name)
+    abstract = jax.eval_shape(target.init_params, jax.random.key(0))
+    count = sum(x.size for x in jax.tree.leaves(abstract))
+    billions = {"smollm2-135m": 0.135, "qwen3-30b-a3b": 30.5, "gemma-3-12b": 11.8}
+    found = re.search(r"(\d+)b$", name)
+    wanted = billions.get(name) or (found and float(found[1]))
+    assert count / 1e9 == pytest.approx(wanted, rel=0.03)
+    assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(abstract))
+
+
+def test_no_such_preset():
+    with pytest.raises(
+        ValueError, match="no preset is called 'gpt-5'; known are gemma"
+    ):
+        preset("gpt-5")
+
+
+# --- Files ----------------------------------------------------------------------------
+
+
+def test_an_index_that_names_a_missing_file(llama, tmp_path):
+    config, tensors, _ = llama
+    write_folder(tmp_path, config, tensors, shards=3)
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ValueError, match="missing files: .'model-00002-of-00003"):
+        Folder(tmp_path)
+
+
+def test_an_index_that_names_a_tensor_of_no_file(llama, tmp_path):
+    config, tensors, _ = llama
+    write_folder(tmp_path, config, tensors, shards=2)
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.extra"] = "model-00001-of-00002.safetensors"
+    index.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="tensors of no file: .'model.extra'"):
+        Folder(tmp_path)
+    content["weight_map"]["model.extra"] = "../elsewhere.safetensors"
+    index.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="files elsewhere: .'../elsewhere"):
+        Folder(tmp_path)
+
+
+def test_damaged_files(llama, tmp_path):
+    config, tensors, _ = llama
+    file = write_folder(tmp_path, config, tensors) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="model.safetensors cannot be read.*cut short"):
+        Folder(tmp_path)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="neither model.safetensors nor"):
+        Folder(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is no JSON"):
+        Folder(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        Folder(tmp_path)
+
+
+# --- Experts --------------------------------------------------------------------------
+
+EXPERTS = ExpertsConfig(count=8, per_token=3, width=5)
+
+
+def experts() -> Experts:
+    from flax import nnx
+
+    return Experts(7, EXPERTS, dtype=jnp.float32, rngs=nnx.Rngs(0))
+
+
+def one_by_one(module: Experts, x: np.ndarray) -> np.ndarray:
+    """One token: its best experts, by their shares."""
+    logits = np.asarray(module.router.weight[...]) @ x
+    law = np.exp(logits - logits.max())
+    law /= law.sum()
+    best = np.argsort(-law)[: EXPERTS.per_token]
+    out = np.zeros_like(x)
+    for expert in best:
+        gate, up, down = (
+            np.asarray(w[...][expert])
+            for w in (module.expert_gate, module.expert_up, module.expert_down)
+        )
+        g = gate @ x
+        out += (
+            law[expert] / law[best].sum() * ((g / (1 + np.exp(-g)) * (up @ x)) @ down)
+        )
+    return out
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+def test_experts_are_those_of_each_token_alone(size):
+    """With few tokens, whose experts are gathered, and with many."""
+    module = experts()
+    x = np.random.default_rng(0).normal(size=(1, size, 7)).astype(np.float32)
+    expected = np.stack([one_by_one(module, token) for token in x[0]])
+    np.testing.assert_allclose(module(jnp.asarray(x))[0], expected, atol=1e-5)
+
+
+def test_no_token_depends_on_its_neighbours():
+    """All want the same experts; none is dropped, whoever else is there."""
+    module = experts()
+    random = np.random.default_rng(1)
+    x = random.normal(size=(2, 12, 7)).astype(np.float32)
+    x[:, 1:] = x[:, :1] + 1e-3 * random.normal(size=(2, 11, 7))  # a crowd
+    alone = np.asarray(module(jnp.asarray(x)))
+    order = random.permutation(12)
+    np.testing.assert_array_equal(module(jnp.asarray(x[:, order])), alone[:, order])
+    x[:, 1:] = random.normal(size=(2, 11, 7)) * 100
+    np.testing.assert_array_equal(module(jnp.asarray(x))[:, 0], alone[:, 0])
+
+
+def test_rope_divides_frequencies():
+    x = jnp.ones((1, 1, 1, 4))
+    far = RoPE(100.0, (2.0, 2.0))(x, jnp.array([[6]], jnp.int32))
+    near = RoPE(100.0)(x, jnp.array([[3]], jnp.int32))
+    np.testing.assert_allclose(far, near, rtol=1e-6)
