@@ -1,5 +1,7 @@
-"""Files: models by name, GGUF, Hugging Face folders."""
+"""Files: models by name, GGUF, Hugging Face folders, checkpoints."""
 
+from specdec_jax.io._checkpoint import load_params as load_params
+from specdec_jax.io._checkpoint import save_params as save_params
 from specdec_jax.io._fetch import MODELS as MODELS
 from specdec_jax.io._fetch import Part as Part
 from specdec_jax.io._fetch import Source as Source

@@ -4,7 +4,7 @@ caches and trees is one call, `attend`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from specdec_jax.nn._experts import Experts, ExpertsConfig
 from specdec_jax.nn._layers import MLP, Activation, Linear, RMSNorm, RoPE
 
 
+@runtime_checkable
 class Attend(Protocol):
     """Reads the committed prefix and the block; keys come rotated. `window` is how many
     positions a query sees, its own included (None: all); `scale` is of the scores

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from specdec_jax.io import Folder
 from specdec_jax.nn import Decoder, DecoderConfig, ExpertsConfig, RoPE
 from specdec_jax.targets._module import ModuleTarget
-from specdec_jax.targets._read import Path_, read_params
+from specdec_jax.targets._read import ParamPath, read_params
 
 # What says nothing about the forward pass of inference.
 _HARMLESS = {
@@ -74,7 +74,7 @@ def from_folder(
         _PREFIXES[0],
     )
 
-    def names(path: Path_) -> list[str]:
+    def names(path: ParamPath) -> list[str]:
         return _names(path, config, prefix)
 
     def is_ignored(name: str) -> bool:
@@ -294,6 +294,14 @@ def _windows(keys: _Keys, kinds: list[str], window: int) -> tuple[int | None, ..
     return tuple(known[kind] for kind in kinds)
 
 
+_LLAMA3 = {
+    "factor": "factor",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+    "length": "original_max_position_embeddings",
+}
+
+
 def _rope(
     keys: _Keys,
     head_width: int,
@@ -316,14 +324,9 @@ def _rope(
         case "linear":
             divisors = (float(scaling.need("factor")),) * half
         case "llama3":
-            divisors = llama3_divisors(
-                base,
-                half,
-                factor=scaling.need("factor"),
-                low=scaling.need("low_freq_factor"),
-                high=scaling.need("high_freq_factor"),
-                length=scaling.need("original_max_position_embeddings"),
-            )
+            told = {name: scaling.need(key) for name, key in _LLAMA3.items()}
+            if not scaling.wrong:
+                divisors = llama3_divisors(base, half, **told)
         case _:
             wrong.append(f"a rope_type of {kind!r} is not understood")
             return RoPE(base)
@@ -344,7 +347,7 @@ def llama3_divisors(
     return tuple((1 / ((1 - blend) / factor + blend)).tolist())
 
 
-def _names(path: Path_, config: DecoderConfig, prefix: str) -> list[str]:
+def _names(path: ParamPath, config: DecoderConfig, prefix: str) -> list[str]:
     """The tensors that make a parameter."""
     match path:
         case ("embedding",):

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from specdec_jax.io import GGUF
 from specdec_jax.nn import Decoder, DecoderConfig, RoPE
 from specdec_jax.targets._module import ModuleTarget
-from specdec_jax.targets._read import Path_, read_params
+from specdec_jax.targets._read import ParamPath, read_params
 
 # Keys that are understood, after the architecture's name; any other could change the
 # arithmetic.
@@ -76,7 +76,7 @@ def from_gguf(
     target = ModuleTarget(Decoder, config)
     permuted = {"query": config.num_heads, "key": config.num_kv_heads}
 
-    def read(path: Path_, name: str, index: Any) -> np.ndarray:
+    def read(path: ParamPath, name: str, index: Any) -> np.ndarray:
         weight = gguf.read(name, np.float32)
         # llama.cpp interleaves what Llama rotates; other families stay as published.
         if architecture == "llama" and path[-2:-1] and path[-2] in permuted:
@@ -159,7 +159,7 @@ def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
     )
 
 
-def _name(path: Path_) -> str:
+def _name(path: ParamPath) -> str:
     """The tensor that holds a parameter."""
     match path:
         case ("embedding",):

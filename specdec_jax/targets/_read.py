@@ -1,8 +1,7 @@
 """Parameters from files, tensor by tensor, straight into their dtype and place."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +10,19 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from specdec_jax import _sharding
+from specdec_jax.io import GGUF, Folder
 from specdec_jax.targets._module import ModuleTarget
 
 # The parts of a parameter's path: "layers", 3, "attention", "query", "weight".
-Path_ = tuple[str | int, ...]
-
-
-class _Stored(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-class Tensors(Protocol):
-    """A file or folder of named tensors."""
-
-    path: Path
-
-    @property
-    def tensors(self) -> Mapping[str, _Stored]: ...
+ParamPath = tuple[str | int, ...]
 
 
 def read_params(
-    source: Tensors,
+    source: GGUF | Folder,
     target: ModuleTarget,
     *,
-    names: Callable[[Path_], list[str]],
-    read: Callable[[Path_, str, Any], np.ndarray],
+    names: Callable[[ParamPath], list[str]],
+    read: Callable[[ParamPath, str, Any], np.ndarray],
     is_ignored: Callable[[str], bool],
     mesh: Mesh | None,
 ) -> PyTree:
@@ -65,7 +51,7 @@ def read_params(
     if mesh is not None:
         shardings = jax.tree.leaves(_sharding.param_shardings(abstract, mesh))
 
-    def place(path: Path_, leaf: Any, sharding: Any) -> jax.Array:
+    def place(path: ParamPath, leaf: Any, sharding: Any) -> jax.Array:
         tensors = named[path]
 
         def part(index: Any) -> np.ndarray:
@@ -89,9 +75,9 @@ def read_params(
 
 
 def _check(
-    source: Tensors,
-    wanted: Mapping[Path_, Any],
-    named: Mapping[Path_, list[str]],
+    source: GGUF | Folder,
+    wanted: Mapping[ParamPath, Any],
+    named: Mapping[ParamPath, list[str]],
     is_ignored: Callable[[str], bool],
 ) -> None:
     wrong = []
@@ -113,7 +99,7 @@ def _check(
         raise ValueError(f"{source.path}: " + "; ".join(wrong))
 
 
-def _rank(source: Tensors, name: str) -> int:
+def _rank(source: GGUF | Folder, name: str) -> int:
     return len(source.tensors[name].shape)
 
 

@@ -29,11 +29,9 @@ def fields_of(folder: Folder) -> dict[str, Any]:
     control = {token["id"] for token in added.values() if token.get("special")}
     control |= {i for i in (bos_id, *stops) if i is not None}
     # Control tokens are found by us, so that text from strangers can be kept from them.
-    plain = {
-        **described,
-        "added_tokens": [x for x in added.values() if x["id"] not in control],
-        "post_processor": None,
-    }
+    marked = [x | {"special": x["id"] in control} for x in added.values()]
+    plain = _encoder({**described, "added_tokens": marked, "post_processor": None})
+    plain.encode_special_tokens = True
     size = max(vocab.values()) + 1
     tokens = [""] * size
     for token, i in vocab.items():
@@ -41,7 +39,7 @@ def fields_of(folder: Folder) -> dict[str, Any]:
     texts = {token["id"] for token in added.values()} | control
     first = full.encode("a", add_special_tokens=True).ids
     return {
-        "bpe": _encoder(plain),
+        "bpe": plain,
         "token_bytes": _bytes(described, tokens, texts),
         "control_ids": frozenset(control),
         "bos_id": bos_id,

@@ -73,7 +73,7 @@ def test_fetches_once(cache, pip):
     assert command[:4] == [sys.executable, "-m", "pip", "download"]
     assert {"toy-package==1.2", "--no-deps", "--only-binary=:all:"} <= set(command)
     folder = Path(command[command.index("--dest") + 1])  # what a killed pip leaves
-    assert folder.parent == cache and folder.name.startswith(".fetch-")
+    assert folder.parent.parent == cache and folder.parent.name.startswith(".fetch-")
 
 
 @pytest.mark.parametrize("rot", [b"", CONTENT[:-1], CONTENT[:-1] + b"?"])
