@@ -159,7 +159,8 @@ class Draft(NamedTuple):
 
     Node 0 is the root: the newest token, not yet in the target's cache. A node that is
     not `valid` is no proposal: it is never accepted, updates no residual and is not
-    counted, but its token is still in [0, V).
+    counted, but its token is still in [0, V). Of siblings drawn without replacement
+    only the last may be made not valid: those after it were drawn without its token.
     """
 
     tokens: Int[Array, "B N"]

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import gc
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ import specdec_jax as sd
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
+STATM = Path("/proc/self/statm")
 BYTES = [b"a", b"b", b"c", b"ab", b"\xc3", b"\xa9", b""]
 # One call, and others that need no other program: what differs is data.
 FIRST: dict[str, Any] = {
@@ -168,3 +171,24 @@ def test_arguments_stay_the_callers():
     jax.tree.map(np.testing.assert_array_equal, before, params)
     assert not any(x.is_deleted() for x in jax.tree.leaves(params))
     assert TOY.law(TABLE, [1]).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells in a file")
+def test_memory_does_not_grow():
+    """Over a thousand short calls, of arrays that live and of the process."""
+    options = FIRST | {"max_new_tokens": 3}
+    for _ in range(100):
+        call(**options)
+    arrays, before = len(jax.live_arrays()), resource_bytes()
+    for _ in range(1000):
+        call(**options)
+    gc.collect()
+    assert len(jax.live_arrays()) <= arrays
+    assert resource_bytes() - before < 16 * 2**20
+
+
+def resource_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(STATM.read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

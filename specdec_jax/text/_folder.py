@@ -48,6 +48,7 @@ def fields_of(folder: Folder) -> dict[str, Any]:
         "stop_ids": tuple(dict.fromkeys(i for i in stops if i is not None)),
         "add_bos": bos_id is not None and first[:1] == [bos_id],
         "chat_template": _template(folder, config),
+        "drops_space": "Strip" in _decoders(described),
     }
 
 
@@ -68,8 +69,7 @@ def _bytes(
     described: Mapping[str, Any], tokens: list[str], texts: set[int]
 ) -> tuple[bytes, ...]:
     """What each token stands for, as the file's decoder reads it."""
-    decoder = described.get("decoder") or {}
-    kinds = {part.get("type") for part in decoder.get("decoders", [decoder])}
+    kinds = _decoders(described)
     if "ByteLevel" in kinds:
         return _bpe.bytes_of(tokens, texts)
     if "ByteFallback" in kinds:
@@ -80,9 +80,15 @@ def _bytes(
         }
         return _pieces.bytes_of(tokens, texts=texts, raw=raw)
     raise ValueError(
-        f"the decoder of tokenizer.json ({', '.join(map(str, kinds))}) is not "
+        f"the decoder of tokenizer.json ({', '.join(sorted(kinds))}) is not "
         "understood: byte-level BPE and SentencePiece are"
     )
+
+
+def _decoders(described: Mapping[str, Any]) -> set[str]:
+    """The kinds of decoder that a file combines."""
+    decoder = described.get("decoder") or {}
+    return {part.get("type", "none") for part in decoder.get("decoders", [decoder])}
 
 
 def _template(folder: Folder, config: Mapping[str, Any]) -> str | None:

@@ -36,6 +36,7 @@ class Tokenizer:
         stop_ids: every id that ends an answer: of the text, turn or message.
         add_bos: whether `encode` starts with `bos_id`.
         chat_template: in jinja2.
+        drops_space: whether the space that begins a text is the encoder's own.
     """
 
     bpe: "tokenizers.Tokenizer" = field(repr=False)
@@ -47,6 +48,7 @@ class Tokenizer:
     stop_ids: tuple[int, ...]
     add_bos: bool
     chat_template: str | None
+    drops_space: bool = False
 
     @classmethod
     def from_gguf(cls, gguf: GGUF) -> "Tokenizer":
@@ -201,6 +203,7 @@ class StreamDecoder:
         """Start a text; see `Tokenizer.decode` for `skip_special`."""
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.control_ids if skip_special else frozenset[int]()
+        self._drops_space = self._is_at_start = tokenizer.drops_space
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Iterable[SupportsIndex]) -> str:
@@ -217,10 +220,15 @@ class StreamDecoder:
                     f"token id {token} is outside the vocabulary: 0 to {size - 1}"
                 )
         kept = (token for token in tokens if token not in self._skipped)
-        return self._decoder.decode(b"".join(self._token_bytes[i] for i in kept))
+        text = self._decoder.decode(b"".join(self._token_bytes[i] for i in kept))
+        if text and self._is_at_start:
+            self._is_at_start = False
+            return text.removeprefix(" ")
+        return text
 
     def finish(self) -> str:
         """What was kept back; the next `push` starts a new text."""
+        self._is_at_start = self._drops_space
         return self._decoder.decode(b"", final=True)
 
 
