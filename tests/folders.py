@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from specdec_jax.nn import Decoder
 from specdec_jax.targets import ModuleTarget
-from specdec_jax.targets._folder import _names, config_of
+from specdec_jax.targets._folder import _names
+from specdec_jax.targets._huggingface import config_of
 
 SMALL: dict[str, Any] = {
     "vocab_size": 61,

@@ -20,7 +20,7 @@ import specdec_jax as sd
 from specdec_jax.io import Folder
 from specdec_jax.nn import Experts, ExpertsConfig, RoPE
 from specdec_jax.targets import PRESETS, from_folder, preset
-from specdec_jax.targets._folder import config_of, llama3_divisors
+from specdec_jax.targets._huggingface import config_of, llama3_divisors
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -139,6 +139,10 @@ def test_a_head_that_is_tied_may_be_there_too(llama):
             "final_logit_softcapping is 30.0",
         ),
         (
+            {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1.0}},
+            "rope_parameters lack full_ or sliding_attention",
+        ),
+        (
             {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
             "decoder_sparse_step is 2.*num_experts is missing",
         ),
@@ -148,6 +152,18 @@ def test_what_would_change_the_arithmetic_is_refused(changes, message):
     config = SMALL | {"model_type": "llama"} | changes
     with pytest.raises(ValueError, match=f"(?s)here: .*{message}"):
         config_of(config, "here")
+
+
+def test_what_an_absent_window_means():
+    """Of Mistral's configurations, only one that says null has none."""
+    config = SMALL | {"model_type": "mistral"}
+    assert config_of(config, "here").windows == (4096,) * 3
+    assert config_of(config | {"sliding_window": None}, "here").windows == ()
+    qwen = SMALL | {"model_type": "qwen2", "use_sliding_window": True}
+    assert config_of(qwen | {"max_window_layers": 2}, "here").windows[1:] == (
+        None,
+        4096,
+    )
 
 
 def test_an_option_that_is_off_says_nothing():

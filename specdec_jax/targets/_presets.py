@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from specdec_jax.nn import Decoder
-from specdec_jax.targets._folder import config_of
+from specdec_jax.targets._huggingface import config_of
 from specdec_jax.targets._module import ModuleTarget
 
 _LLAMA3: dict[str, Any] = {
