@@ -12,7 +12,9 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "eval"
 
 
 class Prompt(NamedTuple):
-    """The first turn of an evaluation row, under the model's chat template."""
+    """The first turn of an evaluation row, under the model's chat template if it has
+    one.
+    """
 
     name: str
     task: str
@@ -21,15 +23,14 @@ class Prompt(NamedTuple):
 
 def read_prompts(file: Path, tokenizer: Tokenizer) -> list[Prompt]:
     """All of a file, in its order."""
+
+    def encode(text: str) -> list[int]:
+        if tokenizer.chat_template is None:
+            return tokenizer.encode(text, parse_special=False)
+        return tokenizer.encode_chat([{"role": "user", "content": text}])
+
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    return [
-        Prompt(
-            row["id"],
-            row["task"],
-            tokenizer.encode_chat([{"role": "user", "content": row["turns"][0]}]),
-        )
-        for row in rows
-    ]
+    return [Prompt(row["id"], row["task"], encode(row["turns"][0])) for row in rows]
 
 
 def spread_over(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

@@ -45,8 +45,10 @@ SAMPLINGS: dict[str, dict[str, float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Exactness of speculative decoding on SmolLM2-135M-Instruct in float32."""
+    """Exactness of speculative decoding in float32."""
 
+    model: str = "smollm2-135m-instruct"
+    """A known name, or a path."""
     prompts: int = 32
     """Of the evaluation files, at even distances."""
     max_prompt: int = 400
@@ -218,7 +220,7 @@ def compare(
 def run(arguments: Arguments, console: Console) -> dict[str, Any]:
     """All of it; what is returned is what is saved."""
     facts, start = machine(), time.perf_counter()
-    model = sd.load("smollm2-135m-instruct")
+    model = sd.load(arguments.model)
     prompts = chosen_prompts(arguments, model)
     longest = max(len(x.ids) for x in prompts) + arguments.new_tokens
     slots = slots_for(model.target, longest)
@@ -253,6 +255,7 @@ def run(arguments: Arguments, console: Console) -> dict[str, Any]:
                     progress.advance(bar)
     return {
         "machine": facts,
+        "model": arguments.model,
         "minutes": round((time.perf_counter() - start) / 60, 1),
         "prompts": [(prompt.name, len(prompt.ids)) for prompt in prompts],
         "settings": [dataclasses.asdict(tally) for tally in tallies.values()],

@@ -286,6 +286,23 @@ def test_greedy_text(pair):
                 assert_near_tie(pair, prompt, ours, theirs)
 
 
+def test_same_seed(pair):
+    """Drawn text too is the same with and without speculation, up to a near-tie."""
+    rows = len(pair.prompts)
+    sampling = sd.Sampling(
+        max_new_tokens=48, temperature=[0.8, 0.0, 0.8, 0.8][:rows], seed=5
+    )
+    report = sd.check_lossless(
+        pair.target,
+        sd.Params(pair.params),
+        sd.NGram(shortest=1),
+        pair.prompts,
+        sampling=sampling,
+    )
+    assert report.is_lossless, report
+    assert report.tokens == 48 * rows or report.divergences
+
+
 def assert_near_tie(
     pair: Pair, prompt: list[int], ours: np.ndarray, theirs: np.ndarray
 ) -> None:
