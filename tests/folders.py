@@ -77,7 +77,8 @@ def tensors_of(target: ModuleTarget, params: Any) -> dict[str, np.ndarray]:
         names = _names(tuple(key.key for key in path), target.config, "model.")
         parts = [leaf] if len(names) == 1 else list(leaf)
         for name, part in zip(names, parts, strict=True):
-            tensors[name] = np.asarray(part)
+            is_down = "experts" in name and "down_proj" in name
+            tensors[name] = np.array(part.T if is_down else part)
     return tensors
 
 

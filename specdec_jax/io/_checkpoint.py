@@ -21,7 +21,7 @@ def save_params(path: str | os.PathLike[str], params: PyTree) -> None:
     folder = Path(path).absolute()
     if folder.exists():
         raise ValueError(f"{folder} exists already: parameters go to a new folder")
-    ocp.save(folder, params)
+    ocp.save(str(folder), params)
 
 
 def load_params(
@@ -53,6 +53,6 @@ def load_params(
         shardings,
     )
     try:
-        return ocp.load(folder, abstract)
+        return ocp.load(str(folder), abstract)
     except Exception as error:  # of many classes
         raise ValueError(f"{folder} does not hold these parameters: {error}") from error

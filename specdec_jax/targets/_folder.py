@@ -76,6 +76,7 @@ def from_folder(
         names=names,
         read=lambda path, name, index: folder.read(name, index=index),
         is_ignored=is_ignored,
+        is_transposed=lambda path: path[-1] == "expert_down",
         mesh=mesh,
     )
     return target, params

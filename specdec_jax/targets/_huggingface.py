@@ -41,11 +41,11 @@ class _Keys:
         ]
         return found[0] if found else absent if is_absent and absent else default
 
-    def need(self, name: str, default: Any = None) -> Any:
-        """The value of a key that there must be."""
-        value = self.take(name, default=default)
+    def need(self, *names: str, default: Any = None) -> Any:
+        """The value of a key that there must be, under one of its names."""
+        value = self.take(*names, default=default)
         if value is None:
-            self.wrong.append(f"{name} is missing")
+            self.wrong.append(f"{names[0]} is missing")
             return 1
         return value
 
@@ -85,11 +85,13 @@ def config_of(
     keys = _Keys(values)
     defaults, family = _FAMILIES[kind]
     width = keys.need("hidden_size")
-    heads = keys.need("num_attention_heads", defaults.get("num_attention_heads"))
+    heads = keys.need(
+        "num_attention_heads", default=defaults.get("num_attention_heads")
+    )
     head_width = keys.take("head_dim", default=defaults.get("head_dim", width // heads))
     layers = keys.need("num_hidden_layers")
     common: dict[str, Any] = {
-        "vocab_size": keys.need("vocab_size", defaults.get("vocab_size")),
+        "vocab_size": keys.need("vocab_size", default=defaults.get("vocab_size")),
         "width": width,
         "num_layers": layers,
         "num_heads": heads,
@@ -99,7 +101,7 @@ def config_of(
         "head_width": head_width,
         "mlp_width": keys.need("intermediate_size"),
         "max_length": keys.need(
-            "max_position_embeddings", defaults.get("max_position_embeddings")
+            "max_position_embeddings", default=defaults.get("max_position_embeddings")
         ),
         "norm_epsilon": keys.take("rms_norm_eps", default=1e-6),
         "tied": keys.take("tie_word_embeddings", default=defaults.get("tied", False)),
@@ -138,7 +140,7 @@ def _qwen3_moe(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
     keys.only("decoder_sparse_step", 1)
     keys.only("mlp_only_layers", [])
     experts = ExpertsConfig(
-        count=keys.need("num_experts"),
+        count=keys.need("num_experts", "num_local_experts"),
         per_token=keys.need("num_experts_per_tok"),
         width=keys.need("moe_intermediate_size"),
         normalize=keys.take("norm_topk_prob", default=False),

@@ -24,6 +24,7 @@ def read_params(
     names: Callable[[ParamPath], list[str]],
     read: Callable[[ParamPath, str, Any], np.ndarray],
     is_ignored: Callable[[str], bool],
+    is_transposed: Callable[[ParamPath], bool] = lambda path: False,
     mesh: Mesh | None,
 ) -> PyTree:
     """The target's parameters.
@@ -36,6 +37,7 @@ def read_params(
         read: brings the part of a tensor that an index says, of the parameter at a
             path.
         is_ignored: whether a tensor is known to say nothing new.
+        is_transposed: whether the matrices of a stack are stored the other way round.
         mesh: where to; None for the default device.
 
     Raises:
@@ -46,7 +48,7 @@ def read_params(
     leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
     wanted = {tuple(key.key for key in path): leaf for path, leaf in leaves}
     named = {path: names(path) for path in wanted}
-    _check(source, wanted, named, is_ignored)
+    _check(source, wanted, named, is_ignored, is_transposed)
     shardings: list[Any] = [None] * len(leaves)
     if mesh is not None:
         shardings = jax.tree.leaves(_sharding.param_shardings(abstract, mesh))
@@ -60,7 +62,10 @@ def read_params(
             chosen = tensors[index[0]]
             out = np.empty((len(chosen), *_sizes(leaf.shape, index)[1:]), leaf.dtype)
             for i, name in enumerate(chosen):
-                out[i] = read(path, name, index[1:])
+                if is_transposed(path):
+                    out[i] = read(path, name, index[:0:-1]).T
+                else:
+                    out[i] = read(path, name, index[1:])
             return out
 
         if sharding is None:
@@ -79,12 +84,13 @@ def _check(
     wanted: Mapping[ParamPath, Any],
     named: Mapping[ParamPath, list[str]],
     is_ignored: Callable[[str], bool],
+    is_transposed: Callable[[ParamPath], bool],
 ) -> None:
     wrong = []
     for path, tensors in named.items():
         shape = wanted[path].shape
         if len(tensors) > 1:
-            shape = shape[1:]
+            shape = shape[:0:-1] if is_transposed(path) else shape[1:]
         for name in tensors:
             if name not in source.tensors:
                 wrong.append(f"{name} is missing")
