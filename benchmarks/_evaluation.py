@@ -1,39 +1,17 @@
 """Prompts of the evaluation files, as chat turns in token ids."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from specdec_jax.bench import Prompt, encode_rows, read_rows
 from specdec_jax.text import Tokenizer
 
 # Beside the checkout; every script takes another folder.
 DATA = Path(__file__).parents[2] / "shared" / "data" / "eval"
 
 
-class Prompt(NamedTuple):
-    """The first turn of an evaluation row, under the model's chat template."""
-
-    name: str
-    task: str
-    ids: list[int]
-
-
 def read_prompts(file: Path, tokenizer: Tokenizer) -> list[Prompt]:
-    """All of a file, in its order."""
-    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    return [
-        Prompt(
-            row["id"],
-            row["task"],
-            tokenizer.encode_chat([{"role": "user", "content": row["turns"][0]}]),
-        )
-        for row in rows
-    ]
-
-
-def spread_over(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """This many of them, at even distances."""
-    if not 0 < count <= len(prompts):
-        raise ValueError(f"there are {len(prompts)} prompts to choose {count} from")
-    return [prompts[i * len(prompts) // count] for i in range(count)]
+    """All of a file, in its order, under the model's chat template."""
+    return encode_rows(
+        read_rows(file),
+        lambda text: tokenizer.encode_chat([{"role": "user", "content": text}]),
+    )

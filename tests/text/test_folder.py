@@ -121,9 +121,7 @@ def test_what_is_not_understood(folder):
     file = folder / "tokenizer.json"
     described = json.loads(file.read_text())
     file.write_text(json.dumps(described | {"decoder": {"type": "WordPiece"}}))
-    with pytest.raises(
-        ValueError, match="decoder of tokenizer.json .WordPiece"
-    ):
+    with pytest.raises(ValueError, match="decoder of tokenizer.json .WordPiece"):
         sd.load(folder)
     file.write_text(json.dumps({"model": {"type": "BPE"}}))
     with pytest.raises(ValueError, match="tokenizer.json is not understood"):
