@@ -1,6 +1,7 @@
 """How fast a group of prompts is decoded, by several ways taking turns."""
 
 import dataclasses
+import os
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -161,6 +162,7 @@ def measure(
         "temperature": group.temperature,
         "batch": group.batch,
         "part": group.part,
+        "load": round(os.getloadavg()[0], 2),
         "prompts": [prompt.name for prompt in group.prompts],
         "prompt_tokens": [len(prompt.ids) for prompt in group.prompts],
         "runs": {

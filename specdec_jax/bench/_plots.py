@@ -127,7 +127,7 @@ def _depth(axis: "Axes", summaries: list[Summary]) -> None:
             "o:",
             color=colour,
             fillstyle="none",
-            label=f"{x.drafter}: where the depth before was kept",
+            label=f"{x.drafter}: where proposed, all before kept",
         )
         axis.set_xticks(depths)
     axis.set_ylim(0, 103)

@@ -67,8 +67,11 @@ def begin(
         restart: begin anew, whatever the file has.
 
     Raises:
-        ValueError: the file is of something else, or of other arguments.
+        ValueError: the file is of something else, or of other arguments, or has no
+            folder to be in.
     """
+    if not file.parent.is_dir():
+        raise ValueError(f"there is no folder {file.parent} for {file.name}")
     fresh = Results(arguments, machine)
     if not file.exists():
         return fresh

@@ -55,16 +55,16 @@ def bench(command: Bench, screens: Screens) -> int:
     groups = measuring.make_groups(
         prompts, temperatures=command.temperatures, batches=command.batches
     )
-    with _progress(screens.err) as progress:
-        try:
+    try:
+        with _progress(screens.err) as progress:
             _measure_all(command, results, groups, runners, progress)
-        except KeyboardInterrupt:
-            progress.stop()
-            where = f"{len(results.groups)} of {len(groups)} batches are in"
-            screens.err.print(
-                f"Interrupted: {where} {command.output}; the same command goes on."
-            )
-            return 130
+    except KeyboardInterrupt:
+        screens.err.print(
+            f"Interrupted: {len(results.groups)} of {len(groups)} batches are in "
+            f"{command.output}; the same command goes on.",
+            soft_wrap=True,
+        )
+        return 130
     summaries = measuring.summarise(results.groups)
     show(screens.out, results, summaries, runners)
     written = [command.output]
@@ -255,4 +255,5 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )

@@ -73,17 +73,13 @@ def _speeds(summaries: Sequence[Summary]) -> Table:
             str(x.rows),
             f"{x.plain.median:.1f}",
             f"{x.speed.median:.1f}",
-            _ratio(x.ratio),
-            _ratio(x.whole_ratio),
+            x.ratio.show(),
+            f"{x.whole_ratio.median:.2f}",
             "" if x.acceptance_length is None else f"{x.acceptance_length:.2f}",
             f"{x.same_text}/{x.rows}",
             style="bold" if x.task == ALL else None,
         )
     return table
-
-
-def _ratio(spread: Spread) -> str:
-    return f"{spread.show()} ×" if spread.show() else ""
 
 
 def _acceptance(summaries: Sequence[Summary]) -> Table:
@@ -101,7 +97,7 @@ def _acceptance(summaries: Sequence[Summary]) -> Table:
         kept = [f"{share:.0%}" for share in x.acceptance_by_depth]
         exactly = [f"{number / steps:.0%}" for number in x.histogram[1:]]
         table.add_row(x.drafter, "accepted at least this deep", *kept)
-        table.add_row("", "… where the depth before was", *conditional)
+        table.add_row("", "… where proposed, all before kept", *conditional)
         table.add_row("", "… exactly this deep", *exactly)
     return table
 

@@ -38,6 +38,11 @@ def test_other_arguments(file):
     assert begin(file, other, {}, restart=True).groups == []
 
 
+def test_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder .*none for bench.json"):
+        begin(tmp_path / "none" / "bench.json", ARGUMENTS, {}, restart=False)
+
+
 @pytest.mark.parametrize("content", ["{}", "[1]", "no JSON", '{"kind": "other"}'])
 def test_a_foreign_file_is_left_alone(tmp_path, content):
     """Even by --restart."""
