@@ -42,7 +42,7 @@ class Arguments:
     parts: tuple[Part, ...] = ("transformers", "step", "blocks", "tasks")
     """What to measure."""
     rounds: int = 9
-    """Repetitions of each measurement, but one for each prompt of the tasks."""
+    """Repetitions of a step and of a block; the other parts have many prompts."""
     new_tokens: int = 64
     """Of each generation."""
     prompts: int = 10
@@ -61,7 +61,11 @@ def measure(part: Part, arguments: Arguments, tick: Callable[[], None]) -> Any:
     match part:
         case "transformers":
             return _speed_transformers.measure(
-                model, prompts, new_tokens=new_tokens, rounds=rounds, tick=tick
+                model,
+                prompts,
+                per_task=arguments.prompts,
+                new_tokens=new_tokens,
+                tick=tick,
             )
         case "step":
             return _speed_step.measure(

@@ -142,4 +142,44 @@ class Demo:
     model: ModelOptions = ModelOptions()
 
 
-Command = Generate | Chat | Demo
+@dataclass(frozen=True)
+class Bench:
+    """Measure drafters against plain decoding on prompts of several tasks."""
+
+    prompts: Annotated[Path, arg(metavar="FILE.jsonl")]
+    """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
+    drafters: Annotated[tuple[str, ...], arg(metavar="NAME")] = ("ngram",)
+    """ngram, or draft-model:NAME|PATH. Plain decoding is always measured beside."""
+    temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
+    """Each is measured."""
+    batches: Annotated[tuple[int, ...], arg(metavar="B")] = (1,)
+    """Rows that are decoded at once; each is measured."""
+    tasks: Annotated[tuple[str, ...], _optional("TASK", "all")] = ()
+    """Only these of the file."""
+    per_task: int = 10
+    """Prompts of each task, at even distances in the file."""
+    new_tokens: int = 64
+    """Of each row, unless the answer ends before."""
+    max_prompt: Annotated[int | None, _optional("N", "what the model can hold")] = None
+    """Longer prompts are left out, and counted."""
+    nodes: Annotated[int | None, _optional("N", "5 for draft-model, else 8")] = None
+    """Tokens that are verified at once: those drafted, and one."""
+    synthetic_acceptance: Annotated[float | None, _optional("A", "none")] = None
+    """Also measure drafts that are right with this probability each, made from the
+    text that plain decoding gives: the speed of the engine, whatever the drafter."""
+    chat: bool = True
+    """Ask each prompt as a user's turn, if the model has a chat template."""
+    profile: Switch = False
+    """Also say where the time of a step goes."""
+    plot: Switch = False
+    """Also draw speed-up and acceptance, as PNG files beside --output."""
+    output: Annotated[Path, arg(metavar="FILE.json")] = Path("bench.json")
+    """Results, after each batch; the same command goes on where it was interrupted."""
+    restart: Switch = False
+    """Measure anew what --output has already."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+
+
+Command = Generate | Chat | Demo | Bench
