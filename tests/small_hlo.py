@@ -26,7 +26,7 @@ HloModule jit_run_program, is_scheduled=true
   %p.4 = bf16[4,8]{1,0:T(8,128)(2,1)} parameter(0)
   %p.5 = bf16[16,8]{1,0:T(8,128)(2,1)S(1)} parameter(1)
   ROOT %convolution.1 = f32[4,16]{1,0:T(8,128)} convolution(%p.4, %p.5), \
-window={size=1}, dim_labels=0bf_oi0->0bf, metadata={op_name="jit(f)/while/body/verify"}
+dim_labels=bf_oi->bf, metadata={op_name="jit(f)/while/body/verify"}
 }
 
 %narrow (c.0: bf16[4,8]) -> f32[4,16] {
@@ -76,22 +76,38 @@ calls=%appended, backend_config={"aliasing_operands":{"lists":[{"indices":["0","
   ROOT %d.1 = () tuple()
 }
 
-ENTRY %main (e.0: bf16[32,8], e.1: pred[]) -> () {
-  %e.0 = bf16[32,8]{1,0:T(8,128)(2,1)} parameter(0)
-  %e.1 = (bf16[32,8]{1,0:T(8,128)(2,1)}) tuple(%e.0)
-  %while.1 = (bf16[32,8]{0,1:T(8,128)(2,1)}) while(%e.1), condition=%c, body=%ingest
-  ROOT %while.2 = () while(%while.1), condition=%c, body=%decode
+ENTRY %main (e.0: bf16[32,8], e.1: bf16[100,8], e.2: bf16[16,8], e.3: s32[4]) -> () {
+  %e.0 = bf16[32,8]{1,0:T(8,128)(2,1)} parameter(0), \
+metadata={op_name="state.cache.keys[0]"}
+  %e.1 = bf16[100,8]{1,0:T(8,128)(2,1)} parameter(1), \
+metadata={op_name="params.target[\'embedding\']"}
+  %e.2 = bf16[16,8]{1,0:T(8,128)(2,1)} parameter(2), \
+metadata={op_name="params.target[\'layers\'][0][\'weight\']"}
+  %e.3 = s32[4]{0:T(128)} parameter(3), metadata={op_name="state.tokens"}
+  %e.4 = bf16[2,8]{1,0:T(8,128)(2,1)S(1)} constant({...})
+  %e.5 = pred[]{:T(512)} constant(true)
+  %e.6 = (bf16[32,8]{1,0:T(8,128)(2,1)}) tuple(%e.0)
+  %while.1 = (bf16[32,8]{0,1:T(8,128)(2,1)}) while(%e.6), condition=%c, body=%ingest
+  %e.7 = bf16[32,8]{1,0:T(8,128)(2,1)} get-tuple-element(%while.1), index=0
+  %e.8 = (bf16[32,8]{1,0:T(8,128)(2,1)}, bf16[100,8]{1,0:T(8,128)(2,1)}, \
+bf16[16,8]{1,0:T(8,128)(2,1)}, s32[4]{0:T(128)}, bf16[2,8]{1,0:T(8,128)(2,1)S(1)}, \
+/*index=5*/pred[]{:T(512)}) tuple(%e.7, %e.1, %e.2, %e.3, %e.4, /*index=5*/%e.5)
+  ROOT %while.2 = () while(%e.8), condition=%c, body=%decode
 }
 """
 # In bytes; rows of the gather 4·8·2, ids 4·4, weight 16·8·2, product 4·16·4, new
 # entries 2·8·2.
 ROWS, IDS, WEIGHT, PRODUCT, NEW = 64, 16, 256, 256, 32
-READ = (
+WEIGHTS = (
     WEIGHT  # the slice that starts
-    + (ROWS + IDS)  # the gather: rows of the table, not all of it
+    + ROWS  # rows of the table, not all of it
+    + WEIGHT  # the branch with a product
+)
+OTHER = (
+    IDS  # of the rows
     + ROWS  # the product: its weight is in VMEM by then
     + PRODUCT  # the exchange, whose result stays in VMEM
-    + (ROWS + WEIGHT)  # the branch with a product
+    + ROWS  # the branch
 )
 WRITTEN = ROWS + PRODUCT + PRODUCT + NEW  # gather, product, branch, append in place
 FLOPS = 2 * (2 * 4 * 16 * 8)

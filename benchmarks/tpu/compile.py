@@ -12,6 +12,7 @@ be stopped at any time and go on later.
 import dataclasses
 import importlib.metadata
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ class Row:
             batch=self.batch,
             slots=SLOTS,
         ).numbers()
-        return found | {"steps": None, "step": found["steps"][0]}
+        (step,) = found.pop("steps")
+        return found | {"step": step}
 
 
 def rows(arguments: Arguments) -> Iterator[Row]:
@@ -95,16 +97,29 @@ def rows(arguments: Arguments) -> Iterator[Row]:
                     yield dataclasses.replace(row, nodes=nodes)
 
 
+def place_of(entry: dict[str, Any]) -> tuple[str, int, int]:
+    chips = math.prod(entry["mesh"].values())
+    return entry["model"], chips, entry["step"]["nodes"]
+
+
 def key_of(entry: dict[str, Any]) -> tuple[str, str, int]:
     return entry["model"], entry["topology"], entry["step"]["nodes"]
 
 
 def reason(entry: dict[str, Any]) -> str:
-    """What a step moves besides weights and cache, where that is a tenth or more."""
+    """What a step moves besides weights and cache once, where it is over a tenth."""
     step = entry["step"]
     if step["excess"] <= 1.1:
         return ""
-    return ", ".join(f"{kind} {x / 1e6:,.0f} MB" for kind, x in step["beyond"].items())
+    ideal = entry["sizes"]["cache"]
+    again = {
+        "weights again": step["traffic"]["weights"] - (step["ideal"] - ideal),
+        "cache again": step["traffic"]["cache"] - ideal,
+        "made and read": step["traffic"]["other"],
+        "written": step["traffic"]["written"],
+    }
+    large = {name: size for name, size in again.items() if size > 0.01 * step["ideal"]}
+    return ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in large.items())
 
 
 def show(entries: list[dict[str, Any]], console: Console) -> None:
@@ -121,7 +136,7 @@ def show(entries: list[dict[str, Any]], console: Console) -> None:
     )  # fmt: skip
     for x in entries:
         step = x["step"]
-        moved = (step["read"] + step["written"]) / 1e9
+        moved = step["traffic"]["total"] / 1e9
         alone = plain.get((x["model"], x["topology"]))
         table.add_row(
             x["model"],
@@ -162,7 +177,7 @@ def main(arguments: Arguments) -> int:
             },
             "wall_seconds": round(time.perf_counter() - start, 1),
         }
-        order = sorted(entries.values(), key=lambda x: (x["model"], x["step"]["nodes"]))
+        order = sorted(entries.values(), key=place_of)
         text = json.dumps({"rows": order}, indent=1, ensure_ascii=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", "utf-8")

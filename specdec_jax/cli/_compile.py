@@ -139,8 +139,8 @@ def _table(found: plan.Plan) -> Table:
 def _exchange(step: plan.Step, kind: str) -> str:
     if kind not in step.collectives:
         return "none"
-    count, size = step.collectives[kind]
-    return f"{count} × {gigabytes(size / count)}"
+    times, size = step.collectives[kind]
+    return f"{times} × {gigabytes(size / times)}"
 
 
 def _none_is_good(number: int) -> Text:

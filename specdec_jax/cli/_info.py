@@ -37,8 +37,8 @@ def info(command: Info, screens: Screens) -> int:
     slots = command.max_length or min(_SLOTS, target.max_length)
     if command.batch < 1 or not 1 <= slots <= target.max_length:
         raise ValueError(
-            f"--batch {command.batch} --max-length {slots}: a batch has a row at least, "
-            f"and this model was made for {target.max_length} positions"
+            f"--batch {command.batch} --max-length {slots}: a batch has a row at "
+            f"least, and this model was made for {target.max_length:,} positions"
         )
     size = plan.sizes(target, batch=command.batch, slots=slots)
     scores = plan.score_bytes(

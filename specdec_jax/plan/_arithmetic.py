@@ -31,10 +31,9 @@ def flops(module: Module, computation: str, instruction: Instruction) -> int:
             over = math.prod(left[i] for i in summed)
             return 2 * instruction.buffers[0].elements * over
         case "convolution":
-            sizes = [scope[name].buffers[0].dims for name in instruction.operands]
-            return _convolution(
-                *sizes, instruction.buffers[0].dims, instruction.attributes
-            )
+            left, right = (scope[x].buffers[0].dims for x in instruction.operands)
+            out = instruction.buffers[0].dims
+            return _convolution(left, right, out, instruction.attributes)
     return 0
 
 

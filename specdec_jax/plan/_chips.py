@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +79,13 @@ class Topology:
             devices = topologies.get_topology_desc(
                 platform="tpu", topology_name=self.name, **bounds
             ).devices
-        grid = np.array(devices).reshape(*axes.values())
-        return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+            grid = np.array(devices).reshape(*axes.values())
+            mesh = Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+            # The first program makes it look for a TPU, and complain.
+            place = NamedSharding(mesh, PartitionSpec())
+            nothing = jax.ShapeDtypeStruct((), np.float32, sharding=place)
+            jax.jit(lambda x: x).lower(nothing).compile()
+        return mesh
 
 
 @contextlib.contextmanager

@@ -39,7 +39,8 @@ def check_mesh(
     """Raise `ValueError` where a mesh does not go with slice, batch and model."""
     if set(mesh) != {"data", "model"} or min(mesh.values()) < 1:
         raise ValueError(
-            f"a mesh has the axes data and model, as in data=1,model=8, not {_say(mesh)}"
+            "a mesh has the axes data and model, as in data=1,model=8, not "
+            f"{_say(mesh)}"
         )
     chips = mesh["data"] * mesh["model"]
     if chips != topology.chips:
@@ -50,7 +51,7 @@ def check_mesh(
         ]
         would = f": {' or '.join(divided[::-1])} would do" if divided else ""
         raise ValueError(
-            f"{_say(mesh)} is a mesh of {chips} chips, {topology.name} has "
+            f"{_say(mesh)} is a mesh of {chips} chips, but {topology.name} has "
             f"{topology.chips}{would}"
         )
     if batch % mesh["data"]:
@@ -76,8 +77,8 @@ def check_memory(
     batch: int,
     slots: int,
 ) -> Sizes:
-    """Sizes on a chip; `ValueError` where its memory cannot hold them, saying what would
-    fit.
+    """Sizes on a chip; `ValueError` where its memory cannot hold them, with what it
+    could hold.
     """
     size = sizes(target, batch=batch, slots=slots, mesh=mesh)
     memory = topology.chip.memory
@@ -95,9 +96,9 @@ def check_memory(
         advice.append(larger)
     would = f": {' or '.join(advice)} would fit" if advice else ""
     raise ValueError(
-        f"a chip of {topology.name} has {memory / 1e9:.0f} GB, but holds "
-        f"{size.weights / 1e9:.1f} GB of weights and {size.cache / 1e9:.1f} GB of cache "
-        f"with {_say(mesh)}{would}"
+        f"a chip of {topology.name} has {memory / 1e9:.0f} GB, but with {_say(mesh)} "
+        f"it is to hold {size.weights / 1e9:.1f} GB of weights and "
+        f"{size.cache / 1e9:.1f} GB of cache{would}"
     )
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 
 from specdec_jax._compile import compile
+from specdec_jax._door import check_max_length
 from specdec_jax._sharding import param_shardings
 from specdec_jax._types import Drafter, Params
 from specdec_jax.plan._chips import Chip, Topology
 from specdec_jax.plan._copies import cache_copies
 from specdec_jax.plan._fit import check_memory, check_mesh
 from specdec_jax.plan._hlo import decoding_loop, parse
-from specdec_jax.plan._sizes import Sizes, step_bytes
+from specdec_jax.plan._sizes import Sizes, abstract_params, step_bytes
 from specdec_jax.plan._traffic import (
     Collective,
     Traffic,
@@ -34,7 +35,8 @@ class Step:
         nodes: tokens that a row verifies at once.
         compile_seconds: lowering and compiling.
         arguments: weights, cache and the little else that goes in.
-        aliased: of these, what is reused for results: all of the cache, or it is copied.
+        aliased: of these, what is reused for results: all of the cache, or it would be
+            copied.
         temporary: what is needed besides.
         flops: arithmetic of a step's products.
         traffic: of a step, from and to HBM; see `plan._traffic`.
@@ -129,9 +131,10 @@ def plan(
         ImportError: libtpu is not installed.
     """
     check_mesh(target, topology, mesh, batch=batch)
+    check_max_length(target, slots)
     size = check_memory(target, topology, mesh, batch=batch, slots=slots)
     grid = topology.mesh(dict(mesh))
-    weights = jax.eval_shape(target.init_params, jax.random.key(0))
+    weights = abstract_params(target)
     weights = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         weights,

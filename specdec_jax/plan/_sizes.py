@@ -1,6 +1,7 @@
 """How large a model and its cache are, whole and on each chip of a mesh."""
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from specdec_jax._door import choose_chunk
 from specdec_jax._sharding import param_shardings, row_shardings
+from specdec_jax._types import Target
 from specdec_jax.targets import ModuleTarget
 
 ONE_CHIP = {"data": 1, "model": 1}
@@ -57,7 +59,7 @@ def sizes(
     """
     axes = ONE_CHIP if mesh is None else mesh
     abstract = AbstractMesh(tuple(axes.values()), tuple(axes))
-    params = jax.eval_shape(target.init_params, jax.random.key(0))
+    params = abstract_params(target)
     cache = jax.eval_shape(lambda: target.init_cache(batch, slots))
     parameters = weights = embedding = experts = 0
     shardings = jax.tree.leaves(param_shardings(params, abstract))
@@ -82,6 +84,12 @@ def sizes(
         layer=layer // keys.dtype.itemsize,
         copies=1 if sharding.spec[1] == "model" else axes["model"],
     )
+
+
+@functools.cache
+def abstract_params(target: Target) -> Any:
+    """Shapes and dtypes of the weights."""
+    return jax.eval_shape(target.init_params, jax.random.key(0))
 
 
 def step_bytes(

@@ -11,7 +11,8 @@ HBM; buffers in VMEM are free. In particular:
 * Tuples, bitcasts and constants are free. Products that read an operand more than once,
   because it does not fit in VMEM, are counted as if they read it once.
 * A loop counts as often as the compiler knows that it runs, else once. Of a conditional
-  the branch with the most arithmetic counts: the one that reads a draft.
+  the branch with the most arithmetic counts, the one that reads a draft; among equals
+  that which moves most, the one that samples.
 
 Sizes are those of the arrays, without the padding of their tiles.
 """
@@ -58,7 +59,7 @@ class Traffic(NamedTuple):
 class Collective(NamedTuple):
     """Exchanges of one kind between chips: how many, and what they return per chip."""
 
-    count: int
+    times: int
     bytes: int
 
 
@@ -118,8 +119,8 @@ def collectives(module: Module, body: str) -> dict[str, Collective]:
         if kind not in COLLECTIVES:
             continue
         size = sum(buffer.bytes for buffer in _results(instruction))
-        count, total = found.get(kind, Collective(0, 0))
-        found[kind] = Collective(count + times, total + times * size)
+        before = found.get(kind, Collective(0, 0))
+        found[kind] = Collective(before.times + times, before.bytes + times * size)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Bytes, arithmetic, exchanges and copies of a program small enough to count by hand."""
+"""Bytes, arithmetic, exchanges, copies: of a program that can be counted by hand."""
 
 import pytest
 import small_hlo as hlo
@@ -30,19 +30,20 @@ def test_the_loop_that_decodes(module):
 
 
 def test_traffic(module):
-    assert step_traffic(module, "%decode") == Traffic(hlo.READ, hlo.WRITTEN)
+    """Weights read twice, a cache that is only appended to, and the rest."""
+    found = step_traffic(module, "%decode")
+    assert found == Traffic(hlo.WEIGHTS, 0, hlo.OTHER, hlo.WRITTEN)
+    assert found.total == hlo.WEIGHTS + hlo.OTHER + hlo.WRITTEN
 
 
-def test_an_update_that_is_no_longer_in_place(module):
+def test_an_update_that_is_not_in_place():
     """A cache of which the result lies in VMEM is read whole."""
     text = hlo.TEXT.replace(
         "%cache.2 = bf16[32,8]{1,0:T(8,128)(2,1)}",
         "%cache.2 = bf16[32,8]{1,0:T(8,128)(2,1)S(1)}",
     )
-    read = hlo.READ + 32 * 8 * 2
-    assert step_traffic(parse(text), "%decode") == Traffic(
-        read, hlo.WRITTEN - hlo.NEW
-    )
+    found = step_traffic(parse(text), "%decode")
+    assert (found.cache, found.written) == (32 * 8 * 2, hlo.WRITTEN - hlo.NEW)
 
 
 def test_arithmetic_and_exchanges(module):
@@ -50,15 +51,13 @@ def test_arithmetic_and_exchanges(module):
     assert collectives(module, "%decode") == {"all-reduce": Collective(1, hlo.PRODUCT)}
 
 
-def test_a_loop_counts_as_often_as_it_runs(module):
+def test_a_loop_counts_as_often_as_it_runs():
     nested = hlo.TEXT.replace(
         "body=%decode",
         'body=%decode, backend_config={"known_trip_count":{"n":"3"}}',
     )
-    once, thrice = (
-        step_traffic(parse(text), "%main") for text in (hlo.TEXT, nested)
-    )
-    assert thrice.read - once.read == 2 * hlo.READ
+    once, thrice = (step_traffic(parse(text), "%main") for text in (hlo.TEXT, nested))
+    assert thrice.weights == 3 * once.weights == 3 * hlo.WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -89,23 +88,31 @@ def test_convolutions(left, right, out, attributes, expected):
         "%b": array("%b", right, "parameter"),
         "%c": array("%c", out, "convolution", ("%a", "%b")),
     }
-    found = flops(parse(hlo.TEXT)._replace(computations={"%f": scope}), "%f", scope["%c"])
+    found = flops(
+        parse(hlo.TEXT)._replace(computations={"%f": scope}), "%f", scope["%c"]
+    )
     assert found == expected
 
 
 def test_copies(module):
-    """The prompt's loop copies 256 numbers; the append of the other is in place, its
-    gather and product write fewer.
+    """The prompt's loop copies the cache's 256 numbers; the append is in place, gather
+    and product write fewer.
     """
     copies = cache_copies(module, 32 * 8)
     assert [x.name for x in copies.moved] == ["%copy.1"]
-    assert not copies.written_back and not copies.computed
+    assert not copies.weights and not copies.written_back and not copies.computed
     assert not cache_copies(module, 32 * 8 + 1).moved
     smaller = cache_copies(module, 4 * 16)
     assert [x.name for x in smaller.computed] == ["%product.1"]
 
 
-def test_a_commit_by_way_of_vmem(module):
+def test_a_copy_of_weights_is_told_apart():
+    text = hlo.TEXT.replace("tuple(%e.0)", "tuple(%e.2)")
+    copies = cache_copies(parse(text), 16 * 8)
+    assert [x.name for x in copies.weights] == ["%copy.1"] and not copies.moved
+
+
+def test_a_commit_by_way_of_vmem():
     text = hlo.TEXT.replace(
         "%i.1 = bf16[32,8]{1,0:T(8,128)(2,1)}",
         "%i.1 = bf16[32,8]{1,0:T(8,128)(2,1)S(1)}",
