@@ -13,6 +13,7 @@ import dataclasses
 import importlib.metadata
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -176,6 +177,7 @@ def main(arguments: Arguments) -> int:
                 for name in ("specdec-jax", "jax", "libtpu")
             },
             "wall_seconds": round(time.perf_counter() - start, 1),
+            "load": round(os.getloadavg()[0], 1),  # of others too: compiling took long
         }
         order = sorted(entries.values(), key=place_of)
         text = json.dumps({"rows": order}, indent=1, ensure_ascii=False)

@@ -54,8 +54,8 @@ def compile(command: Compile, screens: Screens) -> int:
         said = "   ".join(f"τ {tau:g}: {gain:.2f}×" for tau, gain in speed_up.items())
         out.print(Text.assemble(("\nSpeed-up at most  ", "bold"), said))
         out.print(
-            "By the roofline of both steps; exchanges between chips, which both have, "
-            "are left out.",
+            "By the roofline of both steps. Exchanges between chips, which grow with "
+            "the nodes, are left out.",
             style="dim",
         )
     return 0
@@ -123,9 +123,9 @@ def _table(found: plan.Plan) -> Table:
     add("cache read", *(gigabytes(step.traffic.cache) for step in steps))
     add("other read", *(gigabytes(step.traffic.other) for step in steps))
     add("written", *(gigabytes(step.traffic.written) for step in steps))
-    add("ideal: each once", *(gigabytes(step.ideal) for step in steps))
+    add("ideal: weights, cache once", *(gigabytes(step.ideal) for step in steps))
     add("moved / ideal", *(f"{step.excess:.3f}" for step in steps))
-    add("ideal, half filled", *(gigabytes(step.ideal_half) for step in steps))
+    add("  if half of the slots", *(gigabytes(step.ideal_half) for step in steps))
     for kind in sorted({kind for step in steps for kind in step.collectives}):
         add(kind, *(_exchange(step, kind) for step in steps))
     add("copies of the cache", *(_none_is_good(step.cache_copies) for step in steps))

@@ -80,7 +80,7 @@ def info(command: Info, screens: Screens) -> int:
     style = "green" if needed <= device.memory else "red"
     said = "enough" if needed <= device.memory else "not enough"
     table.add_row(
-        f"{device.source} of {device.name}",
+        f"{device.source} ({device.name})",
         Text.assemble(gigabytes(device.memory), ": ", (said, style)),
     )
     screens.out.print(table)

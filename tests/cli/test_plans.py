@@ -167,7 +167,7 @@ def test_info_as_a_table(run, monkeypatch):
     assert status == 0
     assert re.search(r"experts +128", out)
     assert re.search(r"cache per token +4\.10 kB", out)
-    assert re.search(r"memory of a chip +1\.00 GB: not enough", out)
+    assert re.search(r"memory \(a chip\) +1\.00 GB: not enough", out)
     assert "1.00 GB: enough" in run("info", "smollm2-135m")[1]
     assert re.search(r"layers with window +2", run("info", "gemma-3-12b")[1])
 
