@@ -128,7 +128,7 @@ def _table(found: plan.Plan) -> Table:
     add("  if half of the slots", *(gigabytes(step.ideal_half) for step in steps))
     for kind in sorted({kind for step in steps for kind in step.collectives}):
         add(kind, *(_exchange(step, kind) for step in steps))
-    add("copies of the cache", *(_none_is_good(step.cache_copies) for step in steps))
+    add("copies of the cache", *(_copies(step) for step in steps))
     add("commits by way of VMEM", *(str(step.written_back) for step in steps))
     table.add_section()
     add("a step takes at least", *(f"{step.seconds * 1e3:.2f} ms" for step in steps))
@@ -143,8 +143,12 @@ def _exchange(step: plan.Step, kind: str) -> str:
     return f"{times} × {gigabytes(size / times)}"
 
 
-def _none_is_good(number: int) -> Text:
-    return Text("none", "green") if number == 0 else Text(str(number), "red")
+def _copies(step: plan.Step) -> Text:
+    if step.cache_copies == 0:
+        return Text("none", "green")
+    every = f"{step.cache_copies_in_step} a step"
+    once = f"{step.cache_copies - step.cache_copies_in_step} a call"
+    return Text(f"{every}, {once}", "red" if step.cache_copies_in_step else "yellow")
 
 
 def _bound(step: plan.Step, chip: plan.Chip) -> str:

@@ -19,6 +19,7 @@ from specdec_jax.plan._traffic import (
     Collective,
     Traffic,
     collectives,
+    executed,
     step_flops,
     step_traffic,
 )
@@ -45,7 +46,8 @@ class Step:
         collectives: what chips exchange in a step, by kind.
         cache_copies: instructions that move a layer of the cache, or as much; see
             `plan._copies`.
-        weight_copies: the same of weights; outside of the loop, once a call.
+        cache_copies_in_step: of these, how many a step does; others come once a call.
+        weight_copies: the same of weights.
         written_back: commits that the compiler stages in VMEM.
         seconds: of a step at full rates, without what chips exchange: no step is
             quicker.
@@ -63,6 +65,7 @@ class Step:
     ideal_half: float
     collectives: dict[str, Collective]
     cache_copies: int
+    cache_copies_in_step: int
     weight_copies: int
     written_back: int
     seconds: float
@@ -181,6 +184,7 @@ def _step(
     body = decoding_loop(module)
     moved, products = step_traffic(module, body), step_flops(module, body)
     copies = cache_copies(module, size.layer)
+    in_step = {x.name for x, _ in executed(module, body)}
     nodes = drafter.num_nodes
     return Step(
         drafter=type(drafter).__name__,
@@ -195,6 +199,7 @@ def _step(
         ideal_half=step_bytes(target, size, rows=rows, nodes=nodes, filled=0.5),
         collectives=collectives(module, body),
         cache_copies=len(copies.moved),
+        cache_copies_in_step=sum(x.name in in_step for x in copies.moved),
         weight_copies=len(copies.weights),
         written_back=len(copies.written_back),
         seconds=chip.seconds(products, moved.total),

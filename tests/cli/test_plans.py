@@ -60,6 +60,7 @@ def a_step(drafter: str, nodes: int, seconds: float) -> plan.Step:
         ideal_half=2_130_000_000,
         collectives={"all-reduce": Collective(66, 66_000_000)},
         cache_copies=0,
+        cache_copies_in_step=0,
         weight_copies=0,
         written_back=9,
         seconds=seconds,
