@@ -132,7 +132,7 @@ def show(entries: list[dict[str, Any]], console: Console) -> None:
     }
     table = Table(
         "model", "slice", "data × model", "nodes", "GB moved", "over ideal", "copies",
-        "cache reused", "temporary", "step ≥", "τ to gain", "compiled", "besides",
+        "cache reused", "temporary", "step ≥", "τ to gain", "besides",
         box=box.MARKDOWN,
     )  # fmt: skip
     for x in entries:
@@ -146,12 +146,11 @@ def show(entries: list[dict[str, Any]], console: Console) -> None:
             str(step["nodes"]),
             f"{moved:.2f}",
             f"{step['excess']:.3f}",
-            str(step["cache_copies"]),
+            f"{step['cache_copies']}, {step['cache_copies_in_step']} a step",
             "all" if step["aliased"] >= x["sizes"]["cache"] else "NOT ALL",
             f"{step['temporary'] / 1e9:.2f} GB",
             f"{step['seconds'] * 1e3:.2f} ms",
             "" if alone is None else f"{step['seconds'] / alone:.2f}",
-            f"{step['compile_seconds']:.0f} s",
             reason(x),
         )
     console.print(table)
@@ -177,7 +176,7 @@ def main(arguments: Arguments) -> int:
                 for name in ("specdec-jax", "jax", "libtpu")
             },
             "wall_seconds": round(time.perf_counter() - start, 1),
-            "load": round(os.getloadavg()[0], 1),  # of others too: compiling took long
+            "load": round(os.getloadavg()[0], 1),  # tells whether others were at work
         }
         order = sorted(entries.values(), key=place_of)
         text = json.dumps({"rows": order}, indent=1, ensure_ascii=False)

@@ -68,11 +68,15 @@ def _is_in_place(fusion: Instruction) -> bool:
 
 
 def _is_staged(computation: dict[str, Instruction], copy: Instruction) -> bool:
-    """Whether a copy comes out of VMEM."""
+    """Whether a copy comes out of VMEM as it was there, not in another layout."""
     source = computation[copy.operands[0]]
     if source.operation == "copy-start":
         source = computation[source.operands[0]]
-    return any(not buffer.is_hbm for buffer in source.buffers)
+    (result,) = copy.buffers
+    return any(
+        not buffer.is_hbm and buffer.layout == result.layout
+        for buffer in source.buffers
+    )
 
 
 def _operations(module: Module, fusion: Instruction) -> set[str]:

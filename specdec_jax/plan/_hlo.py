@@ -20,6 +20,7 @@ class Buffer(NamedTuple):
     bits: int  # of an element
     dims: tuple[int, ...]
     is_hbm: bool  # no other memory is named; S(1) is the chip's own, VMEM
+    layout: str  # order of the axes, without those of size 1, and tiles
 
     @property
     def elements(self) -> int:
@@ -149,5 +150,9 @@ def _buffers(shape: str) -> tuple[Buffer, ...]:
         digits = re.search(r"\d+", dtype)
         bits = 8 if dtype == "pred" else int(digits[0]) if digits else 0
         sizes = tuple(int(n.removeprefix("<=")) for n in dims.split(",") if n)
-        found.append(Buffer(bits, sizes, "S(" not in layout))
+        order, _, tiles = layout.strip("{}").partition(":")
+        axes = [i for i in order.split(",") if i and sizes[int(i)] > 1]
+        tiles = re.sub(r"S\(\d+\)", "", tiles)
+        is_hbm = "S(" not in layout
+        found.append(Buffer(bits, sizes, is_hbm, f"{','.join(axes)}:{tiles}"))
     return tuple(found)

@@ -113,9 +113,15 @@ def test_a_copy_of_weights_is_told_apart():
 
 
 def test_a_commit_by_way_of_vmem():
+    """It goes back as it is; in another layout it is a copy after all."""
     text = hlo.TEXT.replace(
         "%i.1 = bf16[32,8]{1,0:T(8,128)(2,1)}",
         "%i.1 = bf16[32,8]{1,0:T(8,128)(2,1)S(1)}",
     )
-    copies = cache_copies(parse(text), 32 * 8)
+    assert len(cache_copies(parse(text), 32 * 8).moved) == 1
+    same = text.replace(
+        "%copy.1 = bf16[32,8]{0,1:T(8,128)(2,1)}",
+        "%copy.1 = bf16[32,8]{1,0:T(8,128)(2,1)}",
+    )
+    copies = cache_copies(parse(same), 32 * 8)
     assert not copies.moved and len(copies.written_back) == 1
