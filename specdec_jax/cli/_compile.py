@@ -118,7 +118,7 @@ def _table(found: plan.Plan) -> Table:
     add("  of them reused", *(gigabytes(step.aliased) for step in steps))
     add("temporary", *(gigabytes(step.temporary) for step in steps))
     table.add_section()
-    add("a step's products", *(f"{step.flops / 1e9:,.1f} GFLOP" for step in steps))
+    add("a step's products", *(f"{step.flops / 1e9:,.2f} GFLOP" for step in steps))
     add("weights read", *(gigabytes(step.traffic.weights) for step in steps))
     add("cache read", *(gigabytes(step.traffic.cache) for step in steps))
     add("other read", *(gigabytes(step.traffic.other) for step in steps))
@@ -166,4 +166,14 @@ def _remarks(found: plan.Plan, kv_heads: int) -> list[str]:
     lost = found.sizes.cache - min(step.aliased for step in found.steps)
     if lost > 0:
         remarks.append(f"{gigabytes(lost)} of the cache are not reused.")
+    if any(step.excess < 1 for step in found.steps):
+        remarks.append(
+            "Less than the ideal is moved where the compiler keeps a part of weights or "
+            "cache in VMEM from step to step."
+        )
+    if any(step.cache_copies > step.cache_copies_in_step for step in found.steps):
+        remarks.append(
+            "Copies of a call put the cache into the loop's own layout and back; no "
+            "step pays for them."
+        )
     return remarks

@@ -13,7 +13,8 @@ def flops(module: Module, computation: str, instruction: Instruction) -> int:
     anything else.
 
     A TPU's compiler makes convolutions of products; where one stretches over a batch
-    as if it were space, positions that meet only padding are not counted.
+    as if it were space, positions that meet only padding are not counted. Of a single
+    row it makes sums instead, which are no products and not counted.
     """
     scope = module.computations[computation]
     match instruction.operation:
