@@ -168,8 +168,8 @@ def _remarks(found: plan.Plan, kv_heads: int) -> list[str]:
         remarks.append(f"{gigabytes(lost)} of the cache are not reused.")
     if any(step.excess < 1 for step in found.steps):
         remarks.append(
-            "Less than the ideal is moved where the compiler keeps a part of weights or "
-            "cache in VMEM from step to step."
+            "Less than the ideal is moved where the compiler keeps a part of weights "
+            "or cache in VMEM from step to step."
         )
     if any(step.cache_copies > step.cache_copies_in_step for step in found.steps):
         remarks.append(
