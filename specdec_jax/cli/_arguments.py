@@ -182,4 +182,67 @@ class Bench:
     model: ModelOptions = ModelOptions()
 
 
-Command = Generate | Chat | Demo | Bench
+@dataclass(frozen=True)
+class Compile:
+    """Compile a known model for TPUs that need not be there: memory, traffic, speed-up.
+
+    Nothing is downloaded, allocated or run: the shapes are enough for the compiler.
+    """
+
+    model: Annotated[str, arg(metavar="NAME")] = "llama-3.1-8b"
+    """Its shapes; info without a name lists the known ones."""
+    topology: Annotated[str, arg(metavar="CHIP:SLICE")] = "v5e:2x4"
+    """Chips of v5e, v5p or v6e, and their grid."""
+    mesh: Annotated[
+        str | None, _optional("data=N,model=M", "as many on model as kv heads allow")
+    ] = None
+    """Over how many chips the rows are spread, and the model."""
+    drafter: Literal["ngram", "plain"] = "ngram"
+    """What proposes; plain decoding is compiled beside it."""
+    nodes: Annotated[int | None, _optional("N", "16")] = None
+    """Tokens that a row verifies at once."""
+    batch: int = 8
+    """Rows."""
+    slots: int = 4096
+    """Tokens that a row's cache holds."""
+    tau: Annotated[UseAppendAction[tuple[float, ...]], arg(metavar="TOKENS")] = ()
+    """Say the speed-up for so many tokens per verification; 1.5 to 6 by default."""
+    json: Switch = False
+    """Print one JSON object at the end, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a model is and how much memory it needs."""
+
+    model: Annotated[Positional[str | None], arg(metavar="NAME|PATH")] = None
+    """A known name, a GGUF file, or a Hugging Face folder; without it, the names."""
+    batch: int = 1
+    """Rows."""
+    max_length: Annotated[int | None, _optional("N", "4096, or all the model has")] = (
+        None
+    )
+    """Tokens that a row's cache holds."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of parameters and cache."""
+    json: Switch = False
+    """Print one JSON object, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Download a model by name and print where it is; without a name, list them."""
+
+    model: Annotated[Positional[str | None], arg(metavar="NAME")] = None
+    """Which one."""
+    json: Switch = False
+    """Print one JSON object, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+Command = Generate | Chat | Demo | Bench | Compile | Info | Fetch

@@ -72,7 +72,7 @@ def from_gguf(
             are missing, left over or of the wrong shape (all of them listed).
     """
     architecture = gguf.metadata.get("general.architecture")
-    config = _config(gguf, architecture, jnp.dtype(dtype).name)
+    config = gguf_config(gguf, dtype=dtype)
     target = ModuleTarget(Decoder, config)
     permuted = {"query": config.num_heads, "key": config.num_kv_heads}
 
@@ -94,7 +94,13 @@ def from_gguf(
     return target, params
 
 
-def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
+def gguf_config(gguf: GGUF, *, dtype: DTypeLike = jnp.float32) -> DecoderConfig:
+    """Our configuration from a file's keys.
+
+    Raises:
+        ValueError: another architecture, or keys that are not understood.
+    """
+    architecture = gguf.metadata.get("general.architecture")
     if architecture not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise ValueError(
@@ -154,7 +160,7 @@ def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
         rope=RoPE(keys.get("rope.freq_base", 10000.0), divisors),
         norm_epsilon=keys["attention.layer_norm_rms_epsilon"],
         tied="output.weight" not in gguf.tensors,
-        dtype=dtype,
+        dtype=jnp.dtype(dtype).name,
         **special,
     )
 
