@@ -38,12 +38,12 @@ def test_a_tiny_model_on_one_chip():
     batch, slots, nodes = 4, 1024, 8
     found = compiled("tiny", "v5e:1x1", 1, batch, slots, nodes)
     (step,) = found["steps"]
-    # Of a layer: query, output 256 × 512, key, value 256 × 128, MLP 3 × 256 × 512.
-    products = 2 * (2 * 256 * 512 + 2 * 256 * 128 + 3 * 256 * 512) + 256 * 512
+    # Of a layer: query, output 256 × 512, key, value 256 × 256, MLP 3 × 256 × 512.
+    products = 2 * (2 * 256 * 512 + 2 * 256 * 256 + 3 * 256 * 512) + 256 * 512
     parameters = products + 512 * 256 + 5 * 256
     assert found["sizes"]["parameters"] == parameters
     assert found["sizes"]["weights"] == 2 * parameters
-    assert found["sizes"]["cache"] == 2 * 2 * batch * slots * 128 * 2
+    assert found["sizes"]["cache"] == 2 * 2 * batch * 2 * slots * 128 * 2
     tokens = batch * nodes
     attention = 2 * 2 * tokens * 4 * 128 * (slots + nodes) * 2
     assert step["flops"] == pytest.approx(2 * tokens * products + attention, rel=0.05)
