@@ -86,7 +86,7 @@ def from_gguf(
     params = read_params(
         gguf,
         target,
-        names=lambda path: [_name(path)],
+        names=_name,
         read=read,
         is_ignored=lambda name: name == _ROPE_DIVISORS,
         mesh=mesh,
