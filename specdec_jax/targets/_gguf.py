@@ -21,7 +21,8 @@ _REQUIRED = {
 }  # fmt: skip
 _OPTIONAL = {
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
-    "rope.freq_base", "rope.dimension_count", "vocab_size",
+    "rope.freq_base", "rope.dimension_count", "vocab_size", "rope.scaling.type",
+    "rope.scaling.factor",
 }  # fmt: skip
 # Of each architecture: keys besides, and what sets it apart in our configuration.
 _FAMILIES: dict[str, tuple[set[str], dict[str, Any]]] = {
@@ -137,6 +138,16 @@ def gguf_config(gguf: GGUF, *, dtype: DTypeLike = jnp.float32) -> DecoderConfig:
     divisors: tuple[float, ...] = ()
     if _ROPE_DIVISORS in gguf.tensors:
         divisors = tuple(gguf.read(_ROPE_DIVISORS).tolist())
+    match keys.get("rope.scaling.type", "none"):
+        case "none":
+            pass
+        case "linear" if not divisors and keys.get("rope.scaling.factor", 0) > 0:
+            divisors = (keys["rope.scaling.factor"],) * (head_width // 2)
+        case kind:
+            raise ValueError(
+                f"{gguf.path}: rope.scaling.type {kind!r} with a factor of "
+                f"{keys.get('rope.scaling.factor')} is not understood"
+            )
     layers = keys["block_count"]
     if architecture == "gemma3":
         window = keys["attention.sliding_window"]
