@@ -1,5 +1,6 @@
 """Every test runs stricter than a user's program: shapes, types and promotions."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -38,6 +39,16 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Every program for a CPU maps a few dozen pieces of memory, and Linux lets a
+    process have 65,530 of them: with all tests' programs alive, it would crash.
+    """
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture
