@@ -26,10 +26,11 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 import specdec_jax as sd
-from specdec_jax import nn, targets
+from specdec_jax import targets
+from specdec_jax.nn import Decoder, DecoderConfig, RoPE
 from jax.sharding import AxisType
 
-target = targets.ModuleTarget(nn.Decoder, nn.{config})
+target = targets.ModuleTarget(Decoder, {config})
 params = target.init_params(jax.random.key(0))
 sampling = sd.Sampling(max_new_tokens=24, temperature=[0, 0.8, 0.8, 0], top_p=0.9)
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [3, 3]]
