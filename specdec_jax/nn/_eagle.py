@@ -45,6 +45,10 @@ class EagleHead(nnx.Module):
         self.mlp_norm = RMSNorm(width, epsilon=config.norm_epsilon, dtype=dtype)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
+    def fuse(self, features: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """A feature is a state already."""
+        return features
+
     def __call__(
         self,
         embedded: Float[Array, "B T D"],

@@ -1,0 +1,382 @@
+"""Drafters that continue the target's features: what EAGLE, EAGLE-2 and EAGLE-3 share.
+
+Row i of such a drafter reads the feature of position i and the token of position i + 1,
+and foretells the token after that. Only rows of the target's own features stay in its
+cache (Li et al. 2024, arXiv 2401.15077, §4.1).
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from specdec_jax import _cache, _grow, _sampling, _tree
+from specdec_jax._grow import GrownTree, StaticTree
+from specdec_jax._types import (
+    Accepted,
+    Cache,
+    Draft,
+    Kind,
+    Params,
+    Pending,
+    Proposal,
+    Sampler,
+    Target,
+)
+from specdec_jax.nn import attention
+
+
+class FeatureState(NamedTuple):
+    """Keys and values of genuine rows only (the target's own feature, and the token
+    after it), and the head's output for the newest of them.
+    """
+
+    cache: Cache
+    output: Float[Array, "B D"]
+
+
+class Scratch(NamedTuple):
+    """Keys and values of the drafted rows so far."""
+
+    keys: Float[Array, "B K M H"]
+    values: Float[Array, "B K M H"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureDrafter(abc.ABC):
+    """Drafts a tree from the target's features; a subclass brings the head, whose
+    parameters are `params.drafter`.
+    """
+
+    config: Any
+    tree: StaticTree | GrownTree = StaticTree()
+    kind: Kind = "points"
+    can_pass: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self):
+        if self.kind not in ("points", "without_replacement"):
+            raise ValueError(
+                f'Eagle drafts "points" or "without_replacement", not {self.kind!r}'
+            )
+        if self.kind != "points" and isinstance(self.tree, GrownTree):
+            raise ValueError(
+                "a grown tree keeps children for what they are, so they cannot be "
+                'drawn: it needs kind="points"'
+            )
+
+    @abc.abstractmethod
+    def head(self, params: PyTree) -> Any:
+        """The network around its parameters: called on embedded tokens, states,
+        positions and `attend`, it says the next states; `fuse` makes a state of a
+        feature.
+        """
+
+    @abc.abstractmethod
+    def logits(
+        self, target: Target, params: Params, states: Float[Array, "B W D"]
+    ) -> Float[Array, "B W V"]:
+        """Of the token that a state foretells, in the target's vocabulary."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The root included."""
+        return self.tree.num_nodes
+
+    @property
+    def max_depth(self) -> int:
+        """Of the deepest node."""
+        return self.tree.max_depth
+
+    def init(self, batch: int, slots: int) -> FeatureState:
+        """Nothing read yet."""
+        config = self.config
+        dtype = jnp.dtype(config.dtype)
+        cache = _cache.init_cache(
+            layers=1,
+            batch=batch,
+            kv_heads=config.num_kv_heads,
+            slots=slots,
+            head_width=config.head_width,
+            dtype=dtype,
+        )
+        return FeatureState(cache, jnp.zeros((batch, config.width), dtype))
+
+    def draft(
+        self,
+        target: Target,
+        params: Params,
+        state: FeatureState,
+        root: Int[Array, " B"],
+        sampler: Sampler,
+    ) -> tuple[Draft, FeatureState]:
+        """A tree, level by level, over the newest genuine row."""
+        head = self.head(params.drafter)
+        draw = functools.partial(self._children, target, params, sampler)
+        if isinstance(self.tree, StaticTree):
+            draft = _draft_static(self.tree, head, draw, target, params, state, root)
+            if self.kind == "points":
+                draft = draft._replace(proposal=None)
+        else:
+            draft = _draft_grown(self.tree, head, draw, target, params, state, root)
+        # Before the first genuine row there is nothing to go on from.
+        has_row = (state.cache.length > 0)[:, None]
+        is_root = jnp.arange(self.num_nodes, dtype=jnp.int32)[None, :] == 0
+        return draft._replace(valid=draft.valid & (has_row | is_root)), state
+
+    def update(
+        self, target: Target, params: Params, state: FeatureState, accepted: Accepted
+    ) -> FeatureState:
+        """Read the accepted rows with the target's true features; each row's token is
+        the one after its feature.
+        """
+        size = accepted.tokens.shape[1]
+        steps = jnp.arange(size, dtype=jnp.int32)[None, :]
+        following = jnp.pad(accepted.tokens[:, 1:], ((0, 0), (0, 1)))
+        is_last = steps == accepted.length[:, None] - 1
+        following = jnp.where(is_last, accepted.next[:, None], following)
+        block = _tree.causal_block(following)
+        head, scratch = self.head(params.drafter), _empty(state.cache)
+        output, scratch = _read(
+            head,
+            target.embed(params.target, following),
+            head.fuse(accepted.features),
+            state.cache,
+            scratch,
+            block.depths,
+            block.mask,
+        )
+        path = jnp.broadcast_to(steps, following.shape)
+        pending = Pending((scratch.keys,), (scratch.values,))
+        cache = _cache.commit(state.cache, pending, path, accepted.length)
+        last = jnp.maximum(accepted.length - 1, 0)[:, None, None]
+        newest = jnp.take_along_axis(output, last, axis=1)[:, 0]
+        has_new = (accepted.length > 0)[:, None]
+        return FeatureState(cache, jnp.where(has_new, newest, state.output))
+
+    def _children(
+        self,
+        target: Target,
+        params: Params,
+        sampler: Sampler,
+        outputs: Float[Array, "B W D"],
+        paths: Int[Array, "B W P"],
+        count: int,
+        slot: int,
+    ) -> tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"]]:
+        """The best or the drawn tokens after each node, in order, what the path to each
+        gains in log-probability (-inf: there is no such token), and the law.
+        """
+        logits = self.logits(target, params, outputs)
+        if self.kind != "points":
+            log_q = _sampling.law(sampler, logits, paths)
+            noise = jnp.stack(
+                [
+                    _sampling.step_noise(
+                        sampler, _sampling.DRAFT, slot + i, vocab_size=log_q.shape[-1]
+                    )
+                    for i in range(log_q.shape[1])
+                ],
+                axis=1,
+            )
+            scores, tokens = jax.lax.top_k(log_q + noise, count)
+            gains = jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0)
+            return tokens.astype(jnp.int32), gains, log_q
+        scores = _sampling.adjust(sampler, logits, paths)
+        if sampler.noise is not None:
+            does_sample = _sampling.samples(sampler)
+            scores = jax.lax.cond(
+                does_sample.any(),
+                lambda: jnp.where(
+                    does_sample[:, None, None],
+                    _sampling.perturb(sampler, scores, paths),
+                    scores,
+                ),
+                lambda: scores,
+            )
+        log_q = _sampling.log_softmax(scores)
+        gains, tokens = jax.lax.top_k(log_q, count)
+        return tokens.astype(jnp.int32), gains, log_q
+
+
+def _empty(cache: Cache) -> Scratch:
+    keys = cache.keys[0]
+    none = jnp.zeros((*keys.shape[:2], 0, keys.shape[3]), keys.dtype)
+    return Scratch(none, none)
+
+
+def _read(
+    head: Any,
+    embedded: Float[Array, "B W D"],
+    hidden: Float[Array, "B W F"],
+    cache: Cache,
+    scratch: Scratch,
+    depths: Int[Array, "B W"],
+    mask: Bool[Array, "B W U"],
+) -> tuple[Float[Array, "B W D"], Scratch]:
+    """The head's output for some rows after the cache, and the scratch with them at its
+    end; `mask` says which of the scratch each sees, itself included.
+    """
+    grown = scratch
+
+    def attend(
+        layer: int,
+        query: Array,
+        key: Array,
+        value: Array,
+        /,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+    ) -> Array:
+        nonlocal grown
+        dtype = cache.keys[0].dtype
+        new = Scratch(
+            key.swapaxes(1, 2).astype(dtype), value.swapaxes(1, 2).astype(dtype)
+        )
+        grown = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 2), scratch, new)
+        return attention(
+            query,
+            cache.keys[layer],
+            cache.values[layer],
+            cache.length,
+            *grown,
+            mask,
+            depths,
+            window=window,
+            scale=scale,
+        )
+
+    positions = cache.length[:, None] + depths
+    return head(embedded, hidden, positions, attend), grown
+
+
+def _draft_static(
+    tree: StaticTree,
+    head: Any,
+    draw: Any,
+    target: Target,
+    params: Params,
+    state: FeatureState,
+    root: Int[Array, " B"],
+) -> Draft:
+    """Every node at its place, whatever the tokens are."""
+    batch, num_nodes = root.shape[0], tree.num_nodes
+    parents, ranks = np.array(tree.parents), _grow.rank_of(tree)
+    ancestors = _static_paths(parents, tree.max_depth + 1)
+    inner = [i for i in range(num_nodes) if i in parents]  # nodes with children
+    tokens = jnp.zeros((batch, num_nodes), jnp.int32).at[:, 0].set(root)
+    valid = jnp.ones((batch, num_nodes), jnp.bool_)
+    output, scratch, laws = state.output[:, None], _empty(state.cache), []
+    row_of = {0: 0}  # of each node in the newest outputs
+    read: list[int] = []  # the nodes in the scratch
+    for depth, nodes in enumerate(tree.levels[:-1]):
+        level = [i for i in nodes if i in inner]
+        if depth > 0:
+            read += level
+            mask = np.array([[j in ancestors[i] for j in read] for i in level])
+            hidden = output[:, np.array([row_of[parents[i]] for i in level])]
+            embedded = target.embed(params.target, tokens[:, np.array(level)])
+            output, scratch = _read(
+                head,
+                embedded,
+                hidden,
+                state.cache,
+                scratch,
+                jnp.full((batch, len(level)), depth - 1, jnp.int32),
+                jnp.broadcast_to(jnp.asarray(mask), (batch, *mask.shape)),
+            )
+            row_of = {i: row for row, i in enumerate(level)}
+        paths = jnp.broadcast_to(
+            jnp.asarray(ancestors[level], jnp.int32),
+            (batch, len(level), tree.max_depth + 1),
+        )
+        children = [i for i in tree.levels[depth + 1]]
+        count = 1 + int(ranks[children].max())
+        drawn, gains, law = draw(
+            output, _tree.path_tokens(tokens, paths), count, inner.index(level[0])
+        )
+        laws.append(law)
+        rows = np.array([row_of[parents[i]] for i in children])
+        at = np.array(children)
+        tokens = tokens.at[:, at].set(drawn[:, rows, ranks[at]])
+        is_drawn = gains[:, rows, ranks[at]] > -jnp.inf
+        valid = valid.at[:, at].set(is_drawn & valid[:, parents[at]])
+    row = np.array([0, *(inner.index(parents[i]) for i in range(1, num_nodes))])
+    row = jnp.broadcast_to(jnp.asarray(row, jnp.int32), (batch, num_nodes))
+    shape = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, num_nodes))
+    return Draft(tokens, shape, valid, Proposal(jnp.concatenate(laws, axis=1), row))
+
+
+def _static_paths(parents: np.ndarray, size: int) -> np.ndarray:
+    """The nodes from the root to each node, -1 beyond: "N P"."""
+    paths = np.full((len(parents), size), -1)
+    for node in range(len(parents)):
+        path = [node]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        paths[node, : len(path)] = path
+    return paths
+
+
+def _draft_grown(
+    tree: GrownTree,
+    head: Any,
+    draw: Any,
+    target: Target,
+    params: Params,
+    state: FeatureState,
+    root: Int[Array, " B"],
+) -> Draft:
+    """Continue the likeliest nodes of each level; keep the likeliest of all."""
+    batch, width = root.shape[0], tree.width
+    path = jnp.full((batch, 1, tree.depth + 1), -1, jnp.int32).at[:, 0, 0].set(root)
+    drawn, gains, _ = draw(state.output[:, None], path, width, 0)
+    tokens, scores = drawn[:, 0], gains[:, 0]
+    indices = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), tokens.shape)
+    pool = _grow.Pool(tokens, scores, jnp.full_like(tokens, -1))
+    hidden = jnp.repeat(state.output[:, None], width, axis=1)
+    paths = jnp.repeat(path, width, axis=1).at[:, :, 1].set(tokens)
+    scratch = _empty(state.cache)
+    seen = jnp.zeros((batch, width, 0), jnp.bool_)  # of the scratch, by each node
+    itself = jnp.broadcast_to(jnp.eye(width, dtype=jnp.bool_), (batch, width, width))
+    for depth in range(1, tree.depth):
+        seen = jnp.concatenate([seen, itself], axis=2)
+        output, scratch = _read(
+            head,
+            target.embed(params.target, tokens),
+            hidden,
+            state.cache,
+            scratch,
+            jnp.full((batch, width), depth - 1, jnp.int32),
+            seen,
+        )
+        drawn, gains, _ = draw(output, paths, width, 0)
+        offset = pool.tokens.shape[1]
+        children = drawn.reshape(batch, -1)
+        reached = (scores[:, :, None] + gains).reshape(batch, -1)
+        pool = _grow.extend(pool, children, reached, jnp.repeat(indices, width, axis=1))
+        if depth + 1 == tree.depth:
+            break
+        ranked = jnp.where(jnp.isnan(reached), -jnp.inf, reached)
+        scores, chosen = jax.lax.top_k(ranked, width)
+        chosen = chosen.astype(jnp.int32)
+        parent = chosen // width
+        tokens = jnp.take_along_axis(children, chosen, axis=1)
+        indices = offset + chosen
+        hidden = jnp.take_along_axis(output, parent[:, :, None], axis=1)
+        seen = jnp.take_along_axis(seen, parent[:, :, None], axis=1)
+        paths = jnp.take_along_axis(paths, parent[:, :, None], axis=1)
+        paths = paths.at[:, :, depth + 1].set(tokens)
+    chosen, parents, is_valid = _grow.best(pool, tree.num_nodes - 1)
+    tokens = jnp.take_along_axis(pool.tokens, chosen, axis=1)
+    first = jnp.zeros((batch, 1), jnp.int32)
+    return Draft(
+        jnp.concatenate([root[:, None], tokens], axis=1),
+        jnp.concatenate([first - 1, parents], axis=1),
+        jnp.concatenate([first == 0, is_valid], axis=1),
+    )
