@@ -41,10 +41,10 @@ class FeatureState(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Keys and values of the drafted rows so far."""
+    """Keys and values of the drafted rows so far, of each layer."""
 
-    keys: Float[Array, "B K M H"]
-    values: Float[Array, "B K M H"]
+    keys: tuple[Float[Array, "B K M H"], ...]
+    values: tuple[Float[Array, "B K M H"], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class FeatureDrafter(abc.ABC):
         config = self.config
         dtype = jnp.dtype(config.dtype)
         cache = _cache.init_cache(
-            layers=1,
+            layers=config.num_layers,
             batch=batch,
             kv_heads=config.num_kv_heads,
             slots=slots,
@@ -151,7 +151,7 @@ class FeatureDrafter(abc.ABC):
             block.mask,
         )
         path = jnp.broadcast_to(steps, following.shape)
-        pending = Pending((scratch.keys,), (scratch.values,))
+        pending = Pending(scratch.keys, scratch.values)
         cache = _cache.commit(state.cache, pending, path, accepted.length)
         last = jnp.maximum(accepted.length - 1, 0)[:, None, None]
         newest = jnp.take_along_axis(output, last, axis=1)[:, 0]
@@ -206,7 +206,7 @@ class FeatureDrafter(abc.ABC):
 def _empty(cache: Cache) -> Scratch:
     keys = cache.keys[0]
     none = jnp.zeros((*keys.shape[:2], 0, keys.shape[3]), keys.dtype)
-    return Scratch(none, none)
+    return Scratch((none,) * len(cache.keys), (none,) * len(cache.keys))
 
 
 def _read(
@@ -221,7 +221,7 @@ def _read(
     """The head's output for some rows after the cache, and the scratch with them at its
     end; `mask` says which of the scratch each sees, itself included.
     """
-    grown = scratch
+    keys, values = list(scratch.keys), list(scratch.values)
 
     def attend(
         layer: int,
@@ -233,18 +233,16 @@ def _read(
         window: int | None = None,
         scale: float | None = None,
     ) -> Array:
-        nonlocal grown
-        dtype = cache.keys[0].dtype
-        new = Scratch(
-            key.swapaxes(1, 2).astype(dtype), value.swapaxes(1, 2).astype(dtype)
-        )
-        grown = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 2), scratch, new)
+        for grown, new in ((keys, key), (values, value)):
+            new = new.swapaxes(1, 2).astype(grown[layer].dtype)
+            grown[layer] = jnp.concatenate([grown[layer], new], axis=2)
         return attention(
             query,
             cache.keys[layer],
             cache.values[layer],
             cache.length,
-            *grown,
+            keys[layer],
+            values[layer],
             mask,
             depths,
             window=window,
@@ -252,7 +250,8 @@ def _read(
         )
 
     positions = cache.length[:, None] + depths
-    return head(embedded, hidden, positions, attend), grown
+    output = head(embedded, hidden, positions, attend)
+    return output, Scratch(tuple(keys), tuple(values))
 
 
 def _draft_static(
