@@ -1,17 +1,15 @@
-"""What a number was measured on, and the files that keep both."""
+"""Where results go, and what they were measured on."""
 
-import importlib.metadata
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from specdec_jax import bench
+
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("specdec-jax", "jax", "jaxlib", "numpy", "torch", "transformers")
 
 
 def set_up() -> None:
@@ -20,48 +18,13 @@ def set_up() -> None:
         jax.config.update("jax_platforms", "cpu")
 
 
-def cores() -> int:
-    """How many this process may use: the threads of jax, and of torch where it runs."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def machine() -> dict[str, Any]:
-    """Hardware, versions and command; `load` tells whether others were at work."""
-    return {
-        "command": " ".join(
-            ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
-        ),
-        "device": jax.devices()[0].device_kind,
-        "cpu": _cpu(),
-        "cores": cores(),
-        "load": [round(x, 2) for x in os.getloadavg()],
-        "system": platform.system() + " " + platform.machine(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
-    }
+    """Hardware, versions and the command of this script."""
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
+    return bench.machine(" ".join(["python", script, *sys.argv[1:]]))
 
 
 def save(path: Path, results: Any) -> None:
     """Write results as JSON that diffs well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor()
-    lines = [line.partition(":") for line in info.read_text().splitlines()]
-    facts = {key.strip(): value.strip() for key, _, value in lines}
-    name = facts.get("model name", platform.machine())
-    wide = {"avx2", "avx512f", "amx_tile"} & set(facts.get("flags", "").split())
-    return f"{name} ({', '.join(sorted(wide))})" if wide else name
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

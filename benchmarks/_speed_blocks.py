@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _timing import Spread, by_turns
+from _timing import by_turns
 from jaxtyping import Array, Float
 
 import specdec_jax as sd
 from specdec_jax import _tree
 from specdec_jax._types import Block, Cache, Target
+from specdec_jax.bench import Spread
 
 SIZES = (1, 2, 4, 8, 16, 32)
 SLOTS, COMMITTED = 512, 256

@@ -8,7 +8,8 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
-from _timing import Spread  # noqa: E402
+
+from specdec_jax.bench import Spread  # noqa: E402
 
 
 def plot(results: dict[Any, Any], file: Path) -> None:

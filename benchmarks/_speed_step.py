@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _evaluation import Prompt
-from _timing import Spread, timed
 from jaxtyping import Array, Int
 
 import specdec_jax as sd
@@ -17,6 +15,7 @@ from specdec_jax import _loop, _run, _tree
 from specdec_jax._door import prepare
 from specdec_jax._run import State
 from specdec_jax._types import Block, Cache, Target
+from specdec_jax.bench import Prompt, Spread, timed
 
 SLOTS = 512
 SAMPLINGS = {

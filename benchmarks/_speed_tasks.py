@@ -1,28 +1,13 @@
 """`NGram` against plain decoding, per task of Spec-Bench."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
-from _evaluation import Prompt, spread_over
-from _timing import Spread, timed
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import specdec_jax as sd
-from specdec_jax._door import choose_chunk
-from specdec_jax._state import slots_for
+from specdec_jax import bench
+from specdec_jax.bench import Decoding, Group, Prompt, Runner, Spread
 
 LONGEST = 960  # prompt tokens, so that 64 new ones fit in 1024 slots
-DRAFTERS = {"plain": sd.Plain(), "ngram": sd.NGram()}
-
-
-class Timed(NamedTuple):
-    """One generation."""
-
-    reading: float  # seconds for the prompt and the first token
-    decoding: float  # seconds for the rest
-    tokens: np.ndarray
-    steps: int  # of the rest
 
 
 def measure(
@@ -33,100 +18,58 @@ def measure(
     new_tokens: int,
     tick: Callable[[], None],
 ) -> list[dict[str, Any]]:
-    """Every prompt once with each drafter, by turns, after one that does not count."""
-    rows = []
-    warm: set[tuple[str, int, int]] = set()
+    """Every prompt once with each drafter, by turns."""
+    groups = choose_groups(prompts, per_task)
+    records = measure_groups(groups, our_runners(model, new_tokens), new_tokens, tick)
+    return [summary.to_json() for summary in bench.summarise(records)]
+
+
+def choose_groups(prompts: Sequence[Prompt], per_task: int) -> list[Group]:
+    """Of each task `per_task` prompts that are not too long, alone and greedy."""
+    chosen = []
     for task in dict.fromkeys(x.task for x in prompts):
-        all_of_task = [x for x in prompts if x.task == task]
-        short = [x for x in all_of_task if len(x.ids) <= LONGEST]
-        runs: list[dict[str, Timed]] = []
-        for turn, prompt in enumerate(spread_over(short, per_task)):
-            done = {}
-            for name in list(DRAFTERS)[:: 1 if turn % 2 else -1]:
-                slots = slots_for(model.target, len(prompt.ids) + new_tokens)
-                # What a program depends on.
-                kind = (name, slots, choose_chunk(len(prompt.ids) - 1, batch=1))
-                if kind not in warm:
-                    _generate(model, name, prompt, new_tokens)
-                    warm.add(kind)
-                done[name] = _generate(model, name, prompt, new_tokens)
-            runs.append(done)
-            tick()
-        rows.append(_summary(task, runs, left_out=len(all_of_task) - len(short)))
-    return rows
+        short = [x for x in prompts if x.task == task and len(x.ids) <= LONGEST]
+        chosen += bench.spread_over(short, min(per_task, len(short)))
+    return bench.make_groups(chosen, temperatures=[0.0], batches=[1])
 
 
-def _generate(
-    model: sd.LanguageModel, name: str, prompt: Prompt, new_tokens: int
-) -> Timed:
-    """In two calls, so that reading the prompt is timed apart."""
-    params, drafter = sd.Params(model.params), DRAFTERS[name]
-    stop_ids = model.tokenizer.stop_ids
-
-    def generate(ids: list[int], limit: int, **more: Any) -> sd.Generation:
-        sampling = sd.Sampling(max_new_tokens=limit, stop_ids=stop_ids)
-        generation = sd.generate(
-            model.target, params, drafter, [ids], sampling=sampling, **more
-        )
-        jax.block_until_ready(generation.state)
-        return generation
-
-    slots = slots_for(model.target, len(prompt.ids) + new_tokens)
-    reading, first = timed(lambda: generate(prompt.ids, 1, max_length=slots))
-    tokens = first.tokens[0]
-    if first.reasons[0] == "stop_id":
-        return Timed(reading, 0.0, tokens, 0)
-    ids = [*prompt.ids, *tokens.tolist()]
-    decoding, rest = timed(lambda: generate(ids, new_tokens - 1, state=first.state))
-    tokens = np.concatenate([tokens, rest.tokens[0]])
-    return Timed(reading, decoding, tokens, int(rest.stats.steps[0]))
+def our_runners(model: sd.LanguageModel, new_tokens: int) -> list[Runner]:
+    """Plain decoding and `NGram`."""
+    drafters = {bench.PLAIN: sd.Plain(), "ngram": sd.NGram()}
+    params, stop_ids = sd.Params(model.params), tuple(model.tokenizer.stop_ids)
+    return [
+        Decoding(name, model.target, params, drafter, new_tokens, stop_ids)
+        for name, drafter in drafters.items()
+    ]
 
 
-def _summary(
-    task: str, runs: list[dict[str, Timed]], *, left_out: int
-) -> dict[str, Any]:
-    ngram = [run["ngram"] for run in runs]
-    decoded = [run for run in runs if run["plain"].steps and run["ngram"].steps]
-
-    def speed(run: Timed) -> float:
-        return (len(run.tokens) - 1) / run.decoding
-
-    def whole(run: Timed) -> float:
-        return len(run.tokens) / (run.reading + run.decoding)
-
-    return {
-        "task": task,
-        "prompts": len(runs),
-        "left_out": left_out,
-        "same_text": sum(
-            np.array_equal(run["plain"].tokens, run["ngram"].tokens) for run in runs
-        ),
-        "new_tokens": sum(len(run.tokens) for run in ngram),
-        "plain": Spread.of([speed(run["plain"]) for run in decoded]),
-        "ngram": Spread.of([speed(run["ngram"]) for run in decoded]),
-        "ratio": Spread.of(
-            [speed(run["ngram"]) / speed(run["plain"]) for run in decoded]
-        ),
-        "whole_ratio": Spread.of(
-            [whole(run["ngram"]) / whole(run["plain"]) for run in runs]
-        ),
-        "acceptance_length": sum(len(run.tokens) - 1 for run in ngram)
-        / max(1, sum(run.steps for run in ngram)),
-    }
+def measure_groups(
+    groups: Sequence[Group],
+    runners: Sequence[Runner],
+    limit: int,
+    tick: Callable[[], None],
+) -> list[dict[str, Any]]:
+    """The records of all groups."""
+    warm: set[Hashable] = set()
+    records = []
+    for turn, group in enumerate(groups):
+        records.append(bench.measure(group, runners, limit=limit, turn=turn, warm=warm))
+        tick()
+    return records
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| task | prompts (left out) | new tokens | plain, tokens/s | NGram, tokens/s "
+        "| task | prompts | new tokens | plain, tokens/s | NGram, tokens/s "
         "| speed-up | whole call | τ | same text |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     lines += [
-        f"| {row['task']} | {row['prompts']} ({row['left_out']}) | {row['new_tokens']} "
-        f"| {Spread(*row['plain']).show(1)} | {Spread(*row['ngram']).show(1)} "
+        f"| {row['task']} | {row['rows']} | {row['new_tokens']} "
+        f"| {Spread(*row['plain']).show(1)} | {Spread(*row['speed']).show(1)} "
         f"| {Spread(*row['ratio']).show()} | {Spread(*row['whole_ratio']).show()} "
-        f"| {row['acceptance_length']:.2f} | {row['same_text']} of {row['prompts']} |"
+        f"| {row['acceptance_length']:.2f} | {row['same_text']} of {row['rows']} |"
         for row in rows
     ]
     return "\n".join(lines)

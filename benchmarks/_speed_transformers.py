@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _evaluation import Prompt
-from _machine import cores
-from _timing import Spread, by_turns
+from _timing import by_turns
 
 import specdec_jax as sd
 from specdec_jax._state import slots_for
+from specdec_jax.bench import Prompt, Spread, cores
 from specdec_jax.io import fetch
 
 LENGTHS = (50, 150, 400)  # of the prompts, about

@@ -1,36 +1,11 @@
-"""Times that can be compared: taken by turns, after a warm-up, with their spread."""
+"""Things timed by turns, after a warm-up."""
 
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
-
-class Spread(NamedTuple):
-    """The median of repeated measurements, and their quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Any) -> "Spread":
-        low, median, high = np.percentile(np.asarray(values, np.float64), [25, 50, 75])
-        return cls(float(median), float(low), float(high))
-
-    def show(self, digits: int = 2) -> str:
-        return (
-            f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
-        )
-
-
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds until everything that a call returns is there, and what it returns."""
-    start = time.perf_counter()
-    result = jax.block_until_ready(call())
-    return time.perf_counter() - start, result
+from specdec_jax.bench import timed
 
 
 def by_turns(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tyro
-from _evaluation import DATA, Prompt, read_prompts, spread_over
+from _evaluation import DATA, read_prompts
 from _machine import RESULTS, machine, save, set_up
 from _rescoring import next_scores
 from rich import box
@@ -30,6 +30,7 @@ from rich.table import Table
 
 import specdec_jax as sd
 from specdec_jax._state import slots_for
+from specdec_jax.bench import Prompt, spread_over
 
 NEAR = 1e-3
 SAMPLINGS: dict[str, dict[str, float]] = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import _speed_blocks
+import _speed_lookup
 import _speed_step
 import _speed_tasks
 import _speed_transformers
@@ -26,12 +27,13 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 import specdec_jax as sd
 
-Part = Literal["transformers", "step", "blocks", "tasks"]
+Part = Literal["transformers", "step", "blocks", "tasks", "lookup"]
 TABLES: dict[Part, Callable[[Any], str]] = {
     "transformers": _speed_transformers.table,
     "step": _speed_step.table,
     "blocks": _speed_blocks.table,
     "tasks": _speed_tasks.table,
+    "lookup": _speed_lookup.table,
 }
 
 
@@ -39,10 +41,10 @@ TABLES: dict[Part, Callable[[Any], str]] = {
 class Arguments:
     """Speed of specdec_jax on SmolLM2-135M-Instruct in float32, batch 1."""
 
-    parts: tuple[Part, ...] = ("transformers", "step", "blocks", "tasks")
+    parts: tuple[Part, ...] = ("transformers", "step", "blocks", "tasks", "lookup")
     """What to measure."""
     rounds: int = 9
-    """Repetitions of each measurement, but one for each prompt of the tasks."""
+    """Repetitions of each measurement, but one for each prompt of a task."""
     new_tokens: int = 64
     """Of each generation."""
     prompts: int = 10
@@ -69,8 +71,9 @@ def measure(part: Part, arguments: Arguments, tick: Callable[[], None]) -> Any:
             )
         case "blocks":
             return _speed_blocks.measure(model, rounds=rounds, tick=tick)
-        case "tasks":
-            return _speed_tasks.measure(
+        case "tasks" | "lookup":
+            by_task = _speed_tasks if part == "tasks" else _speed_lookup
+            return by_task.measure(
                 model,
                 prompts,
                 per_task=arguments.prompts,

@@ -83,8 +83,13 @@ def _append(
     slots: Int[Array, "B P"],
 ) -> Float[Array, "B K S H"]:
     chosen = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
+    heads = jnp.arange(kept.shape[1], dtype=jnp.int32)[None, :, None]
+    slots = slots[:, None, :]
+    # The TPU's compiler must not see that all heads write to the same slots: it would
+    # keep the heads of a slot together, and copy the cache into that layout and back.
+    slots = jnp.where(slots < kept.shape[2], slots, slots + heads)
 
-    def write_row(kept: Array, chosen: Array, slots: Array) -> Array:
-        return kept.at[:, slots].set(chosen, mode="drop", unique_indices=True)
+    def write_head(kept: Array, chosen: Array, slots: Array) -> Array:
+        return kept.at[slots].set(chosen, mode="drop", unique_indices=True)
 
-    return jax.vmap(write_row)(kept, chosen, slots)
+    return jax.vmap(jax.vmap(write_head))(kept, chosen, slots)

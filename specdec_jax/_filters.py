@@ -1,5 +1,5 @@
 """Top-k, top-p and min-p without sorting a vocabulary: each is a threshold on the
-scores, found among the best few, or else by bisection.
+scores, found by bisection from a guess among the best few.
 
 Ties at a threshold are all kept, so a filter never depends on the order of token ids;
 so are NaNs, for whoever reports them.
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-# What top-k or top-p keeps is mostly within so few, and then ten times cheaper to find.
+# What top-k or top-p keeps is mostly within so few, and then guessed at once.
 FEW = 64
 
 
@@ -20,12 +20,8 @@ def top_k(scores: Float[Array, "B N V"], k: Int[Array, " B"]) -> Float[Array, "B
     wanted = jnp.clip(k, 1, scores.shape[-1])[:, None]
     best = _best(scores)
     count = jnp.cumsum(jnp.ones_like(best, jnp.int32), axis=-1)
-    return _keep(
-        scores,
-        best,
-        count >= wanted[:, :, None],
-        lambda kept: kept.sum(-1, dtype=jnp.int32) >= wanted,
-    )
+    guess = _first(best, count >= wanted[:, :, None])
+    return _keep(scores, guess, lambda kept: kept.sum(-1, dtype=jnp.int32) >= wanted)
 
 
 def top_p(
@@ -35,16 +31,13 @@ def top_p(
     keeps everything.
     """
     wanted = jnp.where(p >= 1, 0.0, p)[:, None]  # a rounded sum may never reach 1
-    largest = scores.max(-1, keepdims=True)
-    weight = jnp.exp(scores - largest)
-    total = weight.sum(-1)
+    mass = jax.nn.softmax(scores, axis=-1)
     best = _best(scores)
-    mass = jnp.cumsum(jnp.exp(best - largest), axis=-1) / total[:, :, None]
+    some = jnp.cumsum(_best(mass), axis=-1)
     kept = _keep(
         scores,
-        best,
-        mass >= wanted[:, :, None],
-        lambda kept: jnp.where(kept, weight, 0.0).sum(-1) / total >= wanted,
+        _first(best, some >= wanted[:, :, None]),
+        lambda kept: jnp.where(kept, mass, 0.0).sum(-1) >= wanted,
     )
     return jnp.where((p >= 1)[:, None, None], scores, kept)
 
@@ -62,32 +55,42 @@ def _best(scores: Float[Array, "B N V"]) -> Float[Array, "B N C"]:
     return jax.lax.top_k(scores, min(FEW, scores.shape[-1]))[0]
 
 
+def _first(
+    best: Float[Array, "B N C"], is_enough: Bool[Array, "B N C"]
+) -> Float[Array, "B N"]:
+    """The first of the best that is enough; -inf where none is."""
+    first = is_enough.argmax(-1, keepdims=True)
+    found = jnp.take_along_axis(best, first, axis=-1)[:, :, 0]
+    return jnp.where(is_enough.any(-1), found, -jnp.inf)
+
+
 def _keep(
     scores: Float[Array, "B N V"],
-    best: Float[Array, "B N C"],
-    is_enough: Bool[Array, "B N C"],
+    guess: Float[Array, "B N"],
     enough: Callable[[Bool[Array, "B N V"]], Bool[Array, "B N"]],
 ) -> Float[Array, "B N V"]:
-    """Scores at or above the highest threshold that keeps enough: the first of the best
-    that is, where every row has one; 32 halvings of the ordered float bits find it
-    exactly in any case.
+    """Scores at or above the highest threshold that keeps enough, found by halving the
+    ordered float bits.
+
+    A guess only saves halvings: whatever it is, and however many the other rows need,
+    it is `enough` that decides, of the same sum.
     """
-    order = _ordered(scores)
+    order, likely = _ordered(scores), _ordered(guess)
 
-    def look() -> Int[Array, "B N"]:
-        first = is_enough.argmax(-1, keepdims=True)
-        return _ordered(jnp.take_along_axis(best, first, axis=-1)[:, :, 0])
+    def is_open(bounds):
+        low, high, _ = bounds
+        return (low + 1 < high).any()  # their difference may overflow
 
-    def bisect() -> Int[Array, "B N"]:
-        def halve(_, bounds):
-            low, high = bounds  # enough at low, not enough at high
-            middle = (low & high) + ((low ^ high) >> 1)
-            good = enough(order >= middle[:, :, None])
-            return jnp.where(good, middle, low), jnp.where(good, high, middle)
+    def halve(bounds):
+        low, high, turn = bounds  # enough at low, not enough at high
+        middle = (low & high) + ((low ^ high) >> 1)
+        probe = jnp.where(turn < 2, likely + turn, middle)  # the guess, and just above
+        middle = jnp.where((low < probe) & (probe < high), probe, middle)
+        good = enough(order >= middle[:, :, None])
+        return jnp.where(good, middle, low), jnp.where(good, high, middle), turn + 1
 
-        return jax.lax.fori_loop(0, 32, halve, (order.min(-1), order.max(-1) + 1))[0]
-
-    threshold = jax.lax.cond(is_enough.any(-1).all(), look, bisect)
+    start = order.min(-1), order.max(-1) + 1, jnp.int32(0)
+    threshold, *_ = jax.lax.while_loop(is_open, halve, start)
     is_kept = (order >= threshold[:, :, None]) | jnp.isnan(scores)
     return jnp.where(is_kept, scores, -jnp.inf)
 

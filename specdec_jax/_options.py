@@ -152,7 +152,9 @@ def make_request(
         min_new_tokens=if_used(least, 0, jnp.int32),
         top_k=None
         if not top_k.any()
-        else array(np.where(top_k == 0, vocab_size, top_k), jnp.int32),
+        else array(
+            np.where(top_k == 0, vocab_size, np.minimum(top_k, vocab_size)), jnp.int32
+        ),
         top_p=if_used(top_p, 1),
         min_p=if_used(min_p, 0),
         penalties=Penalties(array(repetition), array(presence), array(frequency))
@@ -191,6 +193,14 @@ def _keys(rows: "_Rows", seed: int | Sequence[int], samples: int) -> Key[Array, 
     )
 
 
+def _is_number(x: Any) -> bool:
+    """Whether a value is a number that float32 can hold."""
+    if isinstance(x, bool | str) or not hasattr(x, "__float__"):
+        return False
+    limits = np.finfo(np.float32)
+    return x == 0 or float(limits.tiny) <= abs(x) <= float(limits.max)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Rows:
     """How an option, given once or per row, becomes one value per row."""
@@ -203,27 +213,26 @@ class _Rows:
     ) -> np.ndarray:
         if hasattr(value, "tolist"):  # an array
             value = value.tolist()
-        values = self.spread(name, value, isinstance(value, Sequence))
+        is_per_row = isinstance(value, Sequence) and not isinstance(value, str)
+        values = self.spread(name, value, is_per_row)
         for row, x in enumerate(values):
-            if (
-                isinstance(x, bool)
-                or not hasattr(x, "__float__")
-                or not math.isfinite(x)
-                or not is_good(x)
-            ):
+            if not _is_number(x) or not is_good(x):
                 raise ValueError(f"{name} must be {wanted}, not {x!r} (row {row})")
         return np.asarray(values, np.float64)
 
-    def ids(self, name: str, value: Any) -> list[Sequence[int] | None]:
+    def ids(self, name: str, value: Any) -> list[list[int] | None]:
         if hasattr(value, "__index__"):
             raise ValueError(f"{name} must be a list of token ids: [{value}]")
         value = None if value is None else list(value)
         is_nested = value is not None and any(
             x is None or isinstance(x, Sequence | np.ndarray | set) for x in value
         )
-        rows = self.spread(name, value, is_nested)
+        rows = [
+            None if ids is None else list(ids)
+            for ids in self.spread(name, value, is_nested)
+        ]
         for row, ids in enumerate(rows):
-            for token in ids if ids is not None else ():
+            for token in ids or ():
                 self._check_id(name, token, row)
         return rows
 
@@ -236,7 +245,7 @@ class _Rows:
 
     def stops(self, sampling: Sampling) -> _stops.StopTable | None:
         strings = sampling.stop_strings
-        if isinstance(strings, str):
+        if isinstance(strings, str) or not isinstance(strings, Sequence):
             raise ValueError(f"stop_strings must be a list of strings: [{strings!r}]")
         rows = self.spread(
             "stop_strings", list(strings), any(not isinstance(x, str) for x in strings)
@@ -272,12 +281,17 @@ class _Rows:
             return None
         table = np.zeros((self.batch, self.vocab_size), np.float32)
         for row in range(self.batch):
+            if not isinstance(biases[row], Mapping):
+                raise ValueError(
+                    "bias must say what to add to each id, as in {3: -1.5}, not "
+                    f"{biases[row]!r} (row {row})"
+                )
             for token, amount in biases[row].items():
                 self._check_id("bias", token, row)
-                if math.isnan(amount) or amount == math.inf:
+                if not _is_number(amount) and amount != -math.inf:
                     raise ValueError(
                         f"bias of token {token} must be a number or -inf, "
-                        f"not {amount} (row {row})"
+                        f"not {amount!r} (row {row})"
                     )
                 table[row, token] = amount
             if allowed[row] is not None:

@@ -39,7 +39,8 @@ def copy(state: State) -> State:
 
 
 def grow(target: Target, drafter: Drafter, state: State, *, max_length: int) -> State:
-    """The same conversation in a larger cache; consumes `state`.
+    """The same conversation in a larger cache; consumes `state`, or returns it where it
+    has the room already.
 
     Raises:
         ValueError: if `max_length` is less than what the state has room for already, or

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 START, STOPPED = 0, 1  # STOPPED is the state once a stop string has occurred, for good
+_MOST = 4096  # bytes of a row's strings: the table has a state for each, and a token
 _STATES = 32  # tables are padded to a multiple: other strings need no other program
 
 
@@ -31,11 +32,17 @@ def stop_table(
         token_bytes: the bytes that each token stands for, V of them.
 
     Raises:
-        ValueError: for an empty string, which every text contains.
+        ValueError: for an empty string, which every text contains, or very long ones.
     """
     sets = [tuple(sorted(set(row))) for row in strings]
     if any("" in row for row in sets):
         raise ValueError('a stop string is empty: every text contains ""')
+    for row in sets:
+        if (size := sum(len(string.encode()) for string in row)) > _MOST:
+            raise ValueError(
+                f"the stop strings of a row have {size:,} bytes together: at most "
+                f"{_MOST:,} are possible"
+            )
     distinct = sorted(set(sets))
     tables = [
         _token_table([string.encode() for string in row], token_bytes)

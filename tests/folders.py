@@ -75,10 +75,11 @@ def tensors_of(target: ModuleTarget, params: Any) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = _names(tuple(key.key for key in path), target.config, "model.")
-        parts = [leaf] if len(names) == 1 else list(leaf)
-        for name, part in zip(names, parts, strict=True):
-            is_down = "experts" in name and "down_proj" in name
-            tensors[name] = np.array(part.T if is_down else part)
+        if isinstance(names, str):
+            tensors[names] = np.asarray(leaf)
+            continue
+        for name, part in zip(names, leaf, strict=True):
+            tensors[name] = np.array(part.T if "down_proj" in name else part)
     return tensors
 
 

@@ -142,6 +142,42 @@ def test_a_head_that_is_tied_may_be_there_too(llama):
             {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1.0}},
             "rope_parameters lack full_ or sliding_attention",
         ),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, not a whole number"),
+        ({"hidden_size": "48"}, "hidden_size is '48', not a whole number above 0"),
+        ({"num_hidden_layers": 3.0}, "num_hidden_layers is 3.0, not a whole number"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps is 'x', not a number above 0"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', not true or"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads of 3 do not divide"),
+        ({"head_dim": 11}, "head_dim is 11, which has no halves"),
+        ({"rope_scaling": [1]}, "rope_scaling is .1., not an object"),
+        ({"rope_theta": 0}, "rope_theta is 0, not a number above 0"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 0}},
+            "rope: factor is 0, not a number above 0",
+        ),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+             "high_freq_factor": 4, "original_max_position_embeddings": 32}},
+            "high_freq_factor is not above low_freq_factor",
+        ),
+        ({"model_type": ["llama"]}, "model_type is .'llama'.; understood are"),
+        (
+            {"model_type": "mistral", "sliding_window": -3},
+            "sliding_window is -3, not a whole number",
+        ),
+        (
+            {"model_type": "gemma3_text", "layer_types": ["full_attention"]},
+            "layer_types is .'full_attention'., not of 3 layers",
+        ),
+        (
+            {"model_type": "gemma3_text", "sliding_window_pattern": 0},
+            "sliding_window_pattern is 0",
+        ),
+        (
+            {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 99,
+             "moe_intermediate_size": 24},
+            "num_experts_per_tok is 99, of 8 experts",
+        ),
         (
             {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
             "decoder_sparse_step is 2.*num_experts is missing",
@@ -164,6 +200,39 @@ def test_what_an_absent_window_means():
         None,
         4096,
     )
+
+
+def test_a_model_that_also_sees():
+    """Its text part alone is read; what that leaves out has the family's default."""
+    inner = SMALL | FAMILIES["gemma3"]
+    outer = {"model_type": "gemma3", "text_config": inner, "vision_config": {"a": 1}}
+    assert config_of(outer, "here") == config_of(inner, "here")
+    published = {  # of gemma-3-4b-it
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "boi_token_index": 255999,
+        "mm_tokens_per_image": 256,
+    }
+    found = config_of(published, "here")
+    assert (found.num_heads, found.num_kv_heads, found.head_width) == (8, 4, 256)
+    assert found.windows[:6] == (1024,) * 5 + (None,) and found.tied
+    assert found.rope == RoPE(1e6, (8.0,) * 128) and found.local_rope == RoPE(10000.0)
+
+
+def test_one_expert_is_a_stack_too(tmp_path):
+    changes = {"num_experts": 1, "num_experts_per_tok": 1}
+    target = tiny_target("qwen3_moe", **changes)
+    params = random_params(target)
+    config = SMALL | FAMILIES["qwen3_moe"] | changes
+    folder = write_folder(tmp_path, config, tensors_of(target, params))
+    jax.tree.map(np.testing.assert_array_equal, from_folder(Folder(folder))[1], params)
 
 
 def test_an_option_that_is_off_says_nothing():
@@ -243,10 +312,18 @@ def test_an_index_that_names_a_tensor_of_no_file(llama, tmp_path):
     index.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="tensors of no file: .'model.extra'"):
         Folder(tmp_path)
-    content["weight_map"]["model.extra"] = "../elsewhere.safetensors"
-    index.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="files elsewhere: .'../elsewhere"):
-        Folder(tmp_path)
+    for elsewhere in ("../elsewhere.safetensors", "..", "", None, 3):
+        content["weight_map"]["model.extra"] = elsewhere
+        index.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"elsewhere: .{elsewhere!r}"):
+            Folder(tmp_path)
+
+
+def test_weights_that_are_no_floats(llama):
+    _, tensors, read = llama
+    tensors["model.norm.weight"] = np.ones(48, np.int8)
+    with pytest.raises(ValueError, match="stores model.norm.weight as I8; weights are"):
+        read()
 
 
 def test_damaged_files(llama, tmp_path):

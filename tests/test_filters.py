@@ -82,6 +82,39 @@ def test_min_p_is_dividing(size):
         same(MIN_P(scores, p), scores, below >= np.log(p)[:, None, None])
 
 
+@pytest.mark.parametrize("filter_", [TOP_K, TOP_P])
+def test_scores_of_both_signs_alone(filter_):
+    """No other row keeps the search going."""
+    scores = np.random.default_rng(2).normal(0, 3, (1, 1, 397)).astype(np.float32)
+    amount = np.array([300], np.int32) if filter_ is TOP_K else np.array([0.999])
+    wide = np.concatenate([scores, scores, -scores])
+    alone = filter_(scores, amount.astype(amount.dtype))
+    together = filter_(wide, np.repeat(amount, 3))
+    np.testing.assert_array_equal(alone[0], together[0])
+    assert 64 < np.isfinite(alone).sum() < 397
+
+
+def test_a_mass_that_is_just_enough_is_so_beside_any_other():
+    """Laws whose largest tokens have a mass of p, up to rounding: what else is in the
+    batch, and whether it needs a longer search, must not matter.
+    """
+    flat = np.zeros(100, np.float32)
+    rng, rounded = np.random.default_rng(3), 0
+    for _ in range(40):
+        parts = rng.integers(1, 20, 8)
+        mass = np.sort(parts / parts.sum())[::-1]
+        scores = np.full(100, -np.inf, np.float32)
+        scores[:8] = np.log(mass)
+        p = np.array([mass[: rng.integers(2, 7)].sum()], np.float32)
+        alone = TOP_P(scores[None, None], p)[0, 0]
+        beside = TOP_P(np.stack([scores, flat])[None], p)[0, 0]
+        batched = TOP_P(np.stack([flat, scores])[:, None], np.repeat(p, 2))[1, 0]
+        np.testing.assert_array_equal(alone, beside)
+        np.testing.assert_array_equal(alone, batched)
+        rounded += np.isfinite(alone).sum() != (np.cumsum(mass) < p[0]).sum() + 1
+    assert rounded  # or nothing was near
+
+
 def test_zeros_tie():
     """0.0 and -0.0 are one number: top-1 keeps both."""
     scores = jnp.array([[[-0.0, -1.0, 0.0, -2.0]]], jnp.float32)

@@ -37,7 +37,9 @@ FLOORS = {
     "_options": 4,
     "_check": 4,
     "_compile": 4,
+    "plan": 5,
     "text": 6,
+    "bench": 6,
     "": 6.5,  # specdec_jax itself, which re-exports the rest to users and to the cli
     "cli": 7,
 }

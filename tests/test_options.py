@@ -128,3 +128,16 @@ def test_samples_share_all_else():
     assert found.options.bias is not None
     assert found.options.bias[:, 1].tolist() == [1, 1, 0, 0]
     assert found.stops is not None and found.stops.group.tolist() == [0, 0, 1, 1]
+
+
+def test_arrays_of_ids_per_row(unchecked):
+    found = request(stop_ids=[np.array([1, 2]), np.array([], int)])
+    assert found.options.stop_ids[:, :2].tolist() == [[1, 2], [V, V]]
+    bias = request(banned_ids=[np.array([0]), {1, 2}]).options.bias
+    assert bias is not None
+    assert np.isneginf(bias).sum(1).tolist() == [1, 2]
+
+
+def test_a_huge_top_k_keeps_everything():
+    found = request(top_k=[2**40, 3]).options.top_k
+    assert found is not None and found.tolist() == [V, 3]

@@ -142,4 +142,107 @@ class Demo:
     model: ModelOptions = ModelOptions()
 
 
-Command = Generate | Chat | Demo
+@dataclass(frozen=True)
+class Bench:
+    """Measure drafters against plain decoding on prompts of several tasks."""
+
+    prompts: Annotated[Path, arg(metavar="FILE.jsonl")]
+    """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
+    drafters: Annotated[tuple[str, ...], arg(metavar="NAME")] = ("ngram",)
+    """ngram, or draft-model:NAME|PATH. Plain decoding is always measured beside."""
+    temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
+    """Each is measured."""
+    batches: Annotated[tuple[int, ...], arg(metavar="B")] = (1,)
+    """Rows that are decoded at once; each is measured."""
+    tasks: Annotated[tuple[str, ...], _optional("TASK", "all")] = ()
+    """Only these of the file."""
+    per_task: int = 10
+    """Prompts of each task, at even distances in the file."""
+    new_tokens: int = 64
+    """Of each row, unless the answer ends before."""
+    max_prompt: Annotated[int | None, _optional("N", "what the model can hold")] = None
+    """Longer prompts are left out, and counted."""
+    nodes: Annotated[int | None, _optional("N", "5 for draft-model, else 8")] = None
+    """Tokens that are verified at once: those drafted, and one."""
+    synthetic_acceptance: Annotated[float | None, _optional("A", "none")] = None
+    """Also measure drafts that are right with this probability each, made from the
+    text that plain decoding gives: the speed of the engine, whatever the drafter."""
+    chat: bool = True
+    """Ask each prompt as a user's turn, if the model has a chat template."""
+    profile: Switch = False
+    """Also say where the time of a step goes."""
+    plot: Switch = False
+    """Also draw speed-up and acceptance, as PNG files beside --output."""
+    output: Annotated[Path, arg(metavar="FILE.json")] = Path("bench.json")
+    """Results, after each batch; the same command goes on where it was interrupted."""
+    restart: Switch = False
+    """Measure anew what --output has already."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Compile a known model for TPUs that need not be there: memory, traffic, speed-up.
+
+    Nothing is downloaded, allocated or run: the shapes are enough for the compiler.
+    """
+
+    model: Annotated[str, arg(metavar="NAME")] = "llama-3.1-8b"
+    """Its shapes; info without a name lists the known ones."""
+    topology: Annotated[str, arg(metavar="CHIP:SLICE")] = "v5e:2x4"
+    """Chips of v5e, v5p or v6e, and their grid."""
+    mesh: Annotated[
+        str | None, _optional("data=N,model=M", "as many on model as kv heads allow")
+    ] = None
+    """Over how many chips the rows are spread, and the model."""
+    drafter: Literal["ngram", "plain"] = "ngram"
+    """What proposes; plain decoding is compiled beside it."""
+    nodes: Annotated[int | None, _optional("N", "16")] = None
+    """Tokens that a row verifies at once."""
+    batch: int = 8
+    """Rows."""
+    slots: int = 4096
+    """Tokens that a row's cache holds."""
+    tau: Annotated[UseAppendAction[tuple[float, ...]], arg(metavar="TOKENS")] = ()
+    """Say the speed-up for so many tokens per verification; 1.5 to 6 by default."""
+    json: Switch = False
+    """Print one JSON object at the end, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a model is and how much memory it needs."""
+
+    model: Annotated[Positional[str | None], arg(metavar="NAME|PATH")] = None
+    """A known name, a GGUF file, or a Hugging Face folder; without it, the names."""
+    batch: int = 1
+    """Rows."""
+    max_length: Annotated[int | None, _optional("N", "4096, or all the model has")] = (
+        None
+    )
+    """Tokens that a row's cache holds."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of parameters and cache."""
+    json: Switch = False
+    """Print one JSON object, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Download a model by name and print where it is; without a name, list them."""
+
+    model: Annotated[Positional[str | None], arg(metavar="NAME")] = None
+    """Which one."""
+    json: Switch = False
+    """Print one JSON object, and nothing else."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+Command = Generate | Chat | Demo | Bench | Compile | Info | Fetch

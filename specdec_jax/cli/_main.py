@@ -13,8 +13,25 @@ from rich.console import Console
 from rich.text import Text
 
 from specdec_jax import GenerationError
-from specdec_jax.cli import _chat, _demo, _generate
-from specdec_jax.cli._arguments import Chat, Command, Demo, Generate
+from specdec_jax.cli import (
+    _bench,
+    _chat,
+    _compile,
+    _demo,
+    _fetch,
+    _generate,
+    _info,
+)
+from specdec_jax.cli._arguments import (
+    Bench,
+    Chat,
+    Command,
+    Compile,
+    Demo,
+    Fetch,
+    Generate,
+    Info,
+)
 from specdec_jax.cli._show import Screens, versions
 from specdec_jax.io import cache_folder
 
@@ -67,6 +84,14 @@ def _do(command: Command, screens: Screens) -> int:
                 return _chat.chat(command, screens)
             case Demo():
                 return _demo.demo(command, screens)
+            case Bench():
+                return _bench.bench(command, screens)
+            case Compile():
+                return _compile.compile(command, screens)
+            case Info():
+                return _info.info(command, screens)
+            case Fetch():
+                return _fetch.fetch(command, screens)
     except BrokenPipeError:
         raise
     except (ValueError, ImportError, OSError, RuntimeError) as error:

@@ -90,6 +90,24 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def gigabytes(size: float) -> str:
+    """`1.23 GB`, in the decimal unit that suits the size."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.2f} {name}"
+    return f"{size:,.0f} B"
+
+
+def plain_table(*columns: str, header: bool = True) -> Table:
+    """A table with a line under its header and under each section."""
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_header=header
+    )
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
 def depth_table(stats: Stats) -> Table:
     """Acceptance by depth, unconditional and conditional, and the histogram; as deep as
     anything was proposed.

@@ -41,7 +41,12 @@ class NGram:
     can_pass: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self):
-        if self.num_nodes < 1 or not 1 <= self.shortest <= self.longest:
+        sizes = (self.num_nodes, self.shortest, self.longest)
+        if (
+            not all(isinstance(x, int) for x in sizes)
+            or self.num_nodes < 1
+            or not 1 <= self.shortest <= self.longest
+        ):
             raise ValueError(
                 f"NGram needs num_nodes >= 1 and 1 <= shortest <= longest: {self}"
             )

@@ -12,13 +12,17 @@ from safetensors import SafetensorError, safe_open
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised, or no weights
 
 
 class StoredTensor(NamedTuple):
-    """What a folder says about a tensor: its shape, and the file it is in."""
+    """What a folder says about a tensor: its shape, the file it is in, and its dtype
+    in the words of safetensors.
+    """
 
     shape: tuple[int, ...]
     file: str
+    dtype: str
 
 
 class Folder:
@@ -51,8 +55,10 @@ class Folder:
             try:
                 opened = safe_open(self.path / file, framework="numpy")
                 for name in opened.keys():  # noqa: SIM118  (it is no dict)
-                    shape = tuple(opened.get_slice(name).get_shape())
-                    self.tensors[name] = StoredTensor(shape, file)
+                    stored = opened.get_slice(name)
+                    self.tensors[name] = StoredTensor(
+                        tuple(stored.get_shape()), file, str(stored.get_dtype())
+                    )
             except SafetensorError as error:
                 raise ValueError(
                     f"{self.path / file} cannot be read as safetensors: it is cut "
@@ -70,7 +76,13 @@ class Folder:
 
         Raises:
             KeyError: there is no tensor of this name.
+            ValueError: it is not stored in floating point of 16 bits or more.
         """
+        if (stored := self.tensors[name].dtype) not in _DTYPES:
+            raise ValueError(
+                f"{self.path} stores {name} as {stored}; weights are understood in "
+                f"{', '.join(sorted(_DTYPES))}"
+            )
         stored = self._open[self.tensors[name].file]
         part = (
             stored.get_tensor(name) if index is ... else stored.get_slice(name)[index]
@@ -105,9 +117,15 @@ class Folder:
         placed = self.read_json(_INDEX).get("weight_map")
         if not isinstance(placed, dict):
             raise ValueError(f"{self.path / _INDEX} has no weight_map")
-        files = sorted(set(placed.values()))
+        files = sorted(set(placed.values()), key=str)
         # A name could lead out of the folder.
-        strange = [file for file in files if Path(file).name != file]
+        strange = [
+            file
+            for file in files
+            if not isinstance(file, str)
+            or file in ("", ".", "..")
+            or Path(file).name != file
+        ]
         if strange:
             raise ValueError(f"{self.path / _INDEX} names files elsewhere: {strange}")
         if lost := [file for file in files if not (self.path / file).exists()]:

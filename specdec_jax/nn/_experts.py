@@ -81,7 +81,8 @@ class Experts(nnx.Module):
         gate = jnp.einsum("md,efd->mef", tokens, self.expert_gate[...])
         up = jnp.einsum("md,efd->mef", tokens, self.expert_up[...])
         hidden = activate(gate, self.activation) * up
-        hidden = (hidden * spread[:, :, None]).astype(tokens.dtype)
+        shared = jnp.where(spread[:, :, None] > 0, hidden * spread[:, :, None], 0.0)
+        hidden = shared.astype(tokens.dtype)
         return jnp.einsum("mef,efd->md", hidden, self.expert_down[...])
 
     def _few(

@@ -60,7 +60,7 @@ def from_folder(
         _PREFIXES[0],
     )
 
-    def names(path: ParamPath) -> list[str]:
+    def names(path: ParamPath) -> str | list[str]:
         return _names(path, config, prefix)
 
     def is_ignored(name: str) -> bool:
@@ -82,15 +82,15 @@ def from_folder(
     return target, params
 
 
-def _names(path: ParamPath, config: DecoderConfig, prefix: str) -> list[str]:
-    """The tensors that make a parameter."""
+def _names(path: ParamPath, config: DecoderConfig, prefix: str) -> str | list[str]:
+    """The tensor that is a parameter, or the tensors that are stacked to be it."""
     match path:
         case ("embedding",):
-            return [f"{prefix}embed_tokens.weight"]
+            return f"{prefix}embed_tokens.weight"
         case ("norm", "weight"):
-            return [f"{prefix}norm.weight"]
+            return f"{prefix}norm.weight"
         case ("head", "weight"):
-            return ["lm_head.weight"]
+            return "lm_head.weight"
         case (_, layer, "mlp", str(part)) if part in _EXPERT and config.experts:
             return [
                 f"{prefix}layers.{layer}.mlp.experts.{i}.{_EXPERT[part]}.weight"
@@ -99,5 +99,5 @@ def _names(path: ParamPath, config: DecoderConfig, prefix: str) -> list[str]:
         case (_, layer, *parts, kind):
             table = _LAYER | (_SANDWICH if config.sandwich else {})
             name = table[".".join(map(str, parts))]
-            return [f"{prefix}layers.{layer}.{name}.{kind}"]
+            return f"{prefix}layers.{layer}.{name}.{kind}"
     raise AssertionError(path)

@@ -21,7 +21,8 @@ _REQUIRED = {
 }  # fmt: skip
 _OPTIONAL = {
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
-    "rope.freq_base", "rope.dimension_count", "vocab_size",
+    "rope.freq_base", "rope.dimension_count", "vocab_size", "rope.scaling.type",
+    "rope.scaling.factor",
 }  # fmt: skip
 # Of each architecture: keys besides, and what sets it apart in our configuration.
 _FAMILIES: dict[str, tuple[set[str], dict[str, Any]]] = {
@@ -72,7 +73,7 @@ def from_gguf(
             are missing, left over or of the wrong shape (all of them listed).
     """
     architecture = gguf.metadata.get("general.architecture")
-    config = _config(gguf, architecture, jnp.dtype(dtype).name)
+    config = gguf_config(gguf, dtype=dtype)
     target = ModuleTarget(Decoder, config)
     permuted = {"query": config.num_heads, "key": config.num_kv_heads}
 
@@ -86,7 +87,7 @@ def from_gguf(
     params = read_params(
         gguf,
         target,
-        names=lambda path: [_name(path)],
+        names=_name,
         read=read,
         is_ignored=lambda name: name == _ROPE_DIVISORS,
         mesh=mesh,
@@ -94,7 +95,13 @@ def from_gguf(
     return target, params
 
 
-def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
+def gguf_config(gguf: GGUF, *, dtype: DTypeLike = jnp.float32) -> DecoderConfig:
+    """Our configuration from a file's keys.
+
+    Raises:
+        ValueError: another architecture, or keys that are not understood.
+    """
+    architecture = gguf.metadata.get("general.architecture")
     if architecture not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise ValueError(
@@ -131,6 +138,16 @@ def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
     divisors: tuple[float, ...] = ()
     if _ROPE_DIVISORS in gguf.tensors:
         divisors = tuple(gguf.read(_ROPE_DIVISORS).tolist())
+    match keys.get("rope.scaling.type", "none"):
+        case "none":
+            pass
+        case "linear" if not divisors and keys.get("rope.scaling.factor", 0) > 0:
+            divisors = (keys["rope.scaling.factor"],) * (head_width // 2)
+        case kind:
+            raise ValueError(
+                f"{gguf.path}: rope.scaling.type {kind!r} with a factor of "
+                f"{keys.get('rope.scaling.factor')} is not understood"
+            )
     layers = keys["block_count"]
     if architecture == "gemma3":
         window = keys["attention.sliding_window"]
@@ -154,7 +171,7 @@ def _config(gguf: GGUF, architecture: Any, dtype: str) -> DecoderConfig:
         rope=RoPE(keys.get("rope.freq_base", 10000.0), divisors),
         norm_epsilon=keys["attention.layer_norm_rms_epsilon"],
         tied="output.weight" not in gguf.tensors,
-        dtype=dtype,
+        dtype=jnp.dtype(dtype).name,
         **special,
     )
 

@@ -11,60 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from specdec_jax.nn import DecoderConfig, ExpertsConfig, RoPE
-
-# What says nothing about the forward pass of inference.
-_HARMLESS = {
-    "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
-    "boi_token_index", "chunk_size_feed_forward", "dtype", "eoi_token_index",
-    "eos_token_id", "id2label", "image_token_index", "initializer_range", "label2id",
-    "mm_tokens_per_image", "model_type", "output_attentions", "output_hidden_states",
-    "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type",
-    "return_dict", "router_aux_loss_coef", "torch_dtype", "transformers_version",
-    "use_cache", "vision_config", "cache_implementation", "unsloth_fixed",
-}  # fmt: skip
-
-
-class _Keys:
-    """A configuration's keys, each taken once; what is left over was not understood."""
-
-    def __init__(self, values: dict[str, Any]):
-        self._left = dict(values)
-        self.wrong: list[str] = []
-
-    def take(self, *names: str, default: Any = None, absent: Any = None) -> Any:
-        """The value under the first of these names that has one, else the default;
-        `absent` where there is none of the keys, not even with a null.
-        """
-        is_absent = not any(name in self._left for name in names)
-        found = [
-            value for name in names if (value := self._left.pop(name, None)) is not None
-        ]
-        return found[0] if found else absent if is_absent and absent else default
-
-    def need(self, *names: str, default: Any = None) -> Any:
-        """The value of a key that there must be, under one of its names."""
-        value = self.take(*names, default=default)
-        if value is None:
-            self.wrong.append(f"{names[0]} is missing")
-            return 1
-        return value
-
-    def only(self, name: str, *allowed: Any) -> None:
-        """A key that may be missing, or have one of these values."""
-        value = self._left.pop(name, None)
-        if value is not None and value not in allowed:
-            said = " or ".join(map(repr, allowed))
-            self.wrong.append(f"{name} is {value!r}, understood is {said}")
-
-    def left(self) -> list[str]:
-        """What was wrong, and the keys that nobody took, unless they say nothing: an
-        option that is off does not.
-        """
-        return self.wrong + [
-            f"{name} is not understood"
-            for name, value in sorted(self._left.items())
-            if name not in _HARMLESS and value not in (None, False)
-        ]
+from specdec_jax.targets._keys import Keys
 
 
 def config_of(
@@ -76,91 +23,95 @@ def config_of(
         ValueError: see `from_folder`; it begins with `where`.
     """
     values = dict(config)
-    if isinstance(values.get("text_config"), dict):  # a model that also sees
-        values = {**values, **values.pop("text_config")}
+    if isinstance(inner := values.pop("text_config", None), dict):
+        values |= inner  # a model that also sees
     kind = values.get("model_type")
-    if kind not in _FAMILIES:
+    if not isinstance(kind, str) or kind not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise ValueError(f"{where}: the model_type is {kind!r}; understood are {known}")
-    keys = _Keys(values)
+    keys = Keys(values)
     defaults, family = _FAMILIES[kind]
-    width = keys.need("hidden_size")
-    heads = keys.need(
-        "num_attention_heads", default=defaults.get("num_attention_heads")
-    )
-    head_width = keys.take("head_dim", default=defaults.get("head_dim", width // heads))
-    layers = keys.need("num_hidden_layers")
+
+    def count(name: str, default: int | None = None) -> int:
+        return keys.count(name, default=defaults.get(name, default))
+
+    width, heads = count("hidden_size"), count("num_attention_heads")
+    head_width = count("head_dim", max(1, width // heads))
     common: dict[str, Any] = {
-        "vocab_size": keys.need("vocab_size", default=defaults.get("vocab_size")),
+        "vocab_size": count("vocab_size"),
         "width": width,
-        "num_layers": layers,
+        "num_layers": count("num_hidden_layers"),
         "num_heads": heads,
-        "num_kv_heads": keys.take(
-            "num_key_value_heads", default=defaults.get("num_key_value_heads", heads)
-        ),
+        "num_kv_heads": count("num_key_value_heads", heads),
         "head_width": head_width,
-        "mlp_width": keys.need("intermediate_size"),
-        "max_length": keys.need(
-            "max_position_embeddings", default=defaults.get("max_position_embeddings")
-        ),
-        "norm_epsilon": keys.take("rms_norm_eps", default=1e-6),
-        "tied": keys.take("tie_word_embeddings", default=defaults.get("tied", False)),
+        "mlp_width": count("intermediate_size"),
+        "max_length": count("max_position_embeddings"),
+        "norm_epsilon": keys.number("rms_norm_eps", default=1e-6),
+        "tied": keys.flag("tie_word_embeddings", default=defaults.get("tied", False)),
         "dtype": jnp.dtype(dtype).name,
     }
+    if heads % common["num_kv_heads"]:
+        keys.wrong.append(
+            f"num_key_value_heads of {common['num_kv_heads']} do not divide "
+            f"num_attention_heads of {heads}"
+        )
+    if head_width % 2:
+        keys.wrong.append(f"head_dim is {head_width}, which has no halves to rotate")
     activation = defaults.get("activation", "silu")
     keys.only("hidden_act", activation)
     keys.only("hidden_activation", activation)
     keys.only("partial_rotary_factor", 1.0)
+    keys.only("rope_interleaved", False)
     special = family(keys, common)
     if "rope" not in special:
-        special["rope"] = _rope(keys, head_width, theta=defaults.get("theta", 10000.0))
+        special["rope"] = _rope(keys, head_width)
     if wrong := keys.left():
         raise ValueError(f"{where}: " + "; ".join(wrong))
     return DecoderConfig(**common, **special)
 
 
-def _llama(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _llama(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _mistral(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
-    window = keys.take("sliding_window", absent=4096)
+def _mistral(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
+    window = _window(keys)
     return {} if window is None else {"windows": (window,) * common["num_layers"]}
 
 
-def _qwen2(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _qwen2(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     return {"attention_bias": True} | _qwen_windows(keys, common)
 
 
-def _qwen3(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _qwen3(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     return {"query_key_norm": True} | _qwen_windows(keys, common)
 
 
-def _qwen3_moe(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _qwen3_moe(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     keys.only("decoder_sparse_step", 1)
     keys.only("mlp_only_layers", [])
     experts = ExpertsConfig(
-        count=keys.need("num_experts", "num_local_experts"),
-        per_token=keys.need("num_experts_per_tok"),
-        width=keys.need("moe_intermediate_size"),
-        normalize=keys.take("norm_topk_prob", default=False),
+        count=keys.count("num_experts", "num_local_experts"),
+        per_token=keys.count("num_experts_per_tok"),
+        width=keys.count("moe_intermediate_size"),
+        normalize=keys.flag("norm_topk_prob", default=False),
     )
+    if experts.per_token > experts.count:
+        keys.wrong.append(
+            f"num_experts_per_tok is {experts.per_token}, of {experts.count} experts"
+        )
     return _qwen3(keys, common) | {"experts": experts}
 
 
-def _gemma3(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _gemma3(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     for name in ("final_logit_softcapping", "attn_logit_softcapping"):
         keys.only(name)
-    layers, head_width = common["num_layers"], common["head_width"]
-    window = keys.take("sliding_window", default=4096)
-    period = keys.take("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    kinds = keys.take("layer_types") or [
-        "sliding_attention" if (i + 1) % period else "full_attention"
-        for i in range(layers)
-    ]
-    given = keys.take("rope_parameters")
+    head_width = common["head_width"]
+    window = keys.count("sliding_window", default=4096)
+    period = keys.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    given = keys.table("rope_parameters")
     if given is None:
-        local = RoPE(keys.take("rope_local_base_freq", default=10000.0))
+        local = RoPE(keys.number("rope_local_base_freq", default=10000.0))
         rope = _rope(keys, head_width, theta=1e6)
     else:
         parts = [given.get(kind) for kind in ("full_attention", "sliding_attention")]
@@ -168,7 +119,7 @@ def _gemma3(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
             keys.wrong.append("rope_parameters lack full_ or sliding_attention")
             parts = [{}, {}]
         rope, local = (
-            _rope(_Keys({"rope_parameters": part}), head_width, wrong=keys.wrong)
+            _rope(Keys({"rope_parameters": part}), head_width, wrong=keys.wrong)
             for part in parts
         )
         for said_already in ("rope_local_base_freq", "rope_theta", "rope_scaling"):
@@ -176,13 +127,13 @@ def _gemma3(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
     return {
         "rope": rope,
         "local_rope": local,
-        "windows": _windows(keys, kinds, window),
+        "windows": _windows(keys, common, window, lambda i: (i + 1) % period > 0),
         "query_key_norm": True,
         "activation": "gelu_tanh",
         "unit_offset": True,
         "sandwich": True,
         "embedding_scale": common["width"] ** 0.5,
-        "attention_scale": keys.take("query_pre_attn_scalar", default=256) ** -0.5,
+        "attention_scale": keys.number("query_pre_attn_scalar", default=256.0) ** -0.5,
     }
 
 
@@ -197,7 +148,7 @@ _GEMMA3: dict[str, Any] = {
     "activation": "gelu_pytorch_tanh",
 }
 _FAMILIES: dict[
-    str, tuple[dict[str, Any], Callable[[_Keys, dict[str, Any]], dict[str, Any]]]
+    str, tuple[dict[str, Any], Callable[[Keys, dict[str, Any]], dict[str, Any]]]
 ] = {
     "llama": ({}, _llama),
     "mistral": ({}, _mistral),
@@ -209,39 +160,48 @@ _FAMILIES: dict[
 }
 
 
-def _qwen_windows(keys: _Keys, common: dict[str, Any]) -> dict[str, Any]:
+def _qwen_windows(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     """Windows of the layers from max_window_layers on, if they are used at all."""
-    window = keys.take("sliding_window", absent=4096)
+    window = _window(keys)
     first = keys.take("max_window_layers", default=28)
-    kinds = keys.take("layer_types")
-    if not keys.take("use_sliding_window", default=False) or window is None:
+    if not keys.flag("use_sliding_window", default=False) or window is None:
+        keys.take("layer_types")
         return {}
-    kinds = kinds or [
-        "sliding_attention" if i >= first else "full_attention"
-        for i in range(common["num_layers"])
-    ]
-    return {"windows": _windows(keys, kinds, window)}
+    return {"windows": _windows(keys, common, window, lambda i: i >= first)}
 
 
-def _windows(keys: _Keys, kinds: list[str], window: int) -> tuple[int | None, ...]:
+def _window(keys: Keys) -> int | None:
+    """Positions that a layer sees: of these configurations, one that does not say has
+    4,096, one that says null has no window.
+    """
+    if (window := keys.take("sliding_window", absent=4096)) is None:
+        return None
+    return Keys({"sliding_window": window}, keys.wrong).count("sliding_window")
+
+
+def _windows(
+    keys: Keys,
+    common: dict[str, Any],
+    window: int,
+    is_windowed: Callable[[int], bool],
+) -> tuple[int | None, ...]:
+    """Of each layer, as `layer_types` says, or else by its number."""
+    layers = range(common["num_layers"])
     known = {"sliding_attention": window, "full_attention": None}
-    strange = sorted(set(kinds) - known.keys())
-    if strange:
+    kinds = keys.take("layer_types")
+    if kinds is None:
+        return tuple(window if is_windowed(i) else None for i in layers)
+    if not isinstance(kinds, list) or len(kinds) != len(layers):
+        keys.wrong.append(f"layer_types is {kinds!r}, not of {len(layers)} layers")
+        return ()
+    if strange := sorted({str(kind) for kind in kinds} - known.keys()):
         keys.wrong.append(f"layer_types of {strange} are not understood")
         return ()
     return tuple(known[kind] for kind in kinds)
 
 
-_LLAMA3 = {
-    "factor": "factor",
-    "low": "low_freq_factor",
-    "high": "high_freq_factor",
-    "length": "original_max_position_embeddings",
-}
-
-
 def _rope(
-    keys: _Keys,
+    keys: Keys,
     head_width: int,
     *,
     theta: float = 10000.0,
@@ -249,10 +209,9 @@ def _rope(
 ) -> RoPE:
     """Rotary positions, stretched as `rope_scaling` or `rope_parameters` says."""
     wrong = keys.wrong if wrong is None else wrong
-    theta = keys.take("rope_theta", default=theta)
-    given = keys.take("rope_parameters", "rope_scaling", default={})
-    scaling = _Keys(given)
-    base = float(scaling.take("rope_theta", default=theta))
+    theta = keys.number("rope_theta", default=theta)
+    scaling = Keys(keys.table("rope_parameters", "rope_scaling") or {})
+    base = scaling.number("rope_theta", default=theta)
     kind = scaling.take("rope_type", "type", default="default")
     half = head_width // 2
     divisors: tuple[float, ...] = ()
@@ -260,11 +219,18 @@ def _rope(
         case "default":
             pass
         case "linear":
-            divisors = (float(scaling.need("factor")),) * half
+            divisors = (scaling.number("factor"),) * half
         case "llama3":
-            told = {name: scaling.need(key) for name, key in _LLAMA3.items()}
-            if not scaling.wrong:
-                divisors = llama3_divisors(base, half, **told)
+            factor = scaling.number("factor")
+            low = scaling.number("low_freq_factor")
+            high = scaling.number("high_freq_factor")
+            length = scaling.count("original_max_position_embeddings")
+            if low < high:
+                divisors = llama3_divisors(
+                    base, half, factor=factor, low=low, high=high, length=length
+                )
+            elif not scaling.wrong:
+                scaling.wrong.append("high_freq_factor is not above low_freq_factor")
         case _:
             wrong.append(f"a rope_type of {kind!r} is not understood")
             return RoPE(base)

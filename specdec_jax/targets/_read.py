@@ -21,7 +21,7 @@ def read_params(
     source: GGUF | Folder,
     target: ModuleTarget,
     *,
-    names: Callable[[ParamPath], list[str]],
+    names: Callable[[ParamPath], str | list[str]],
     read: Callable[[ParamPath, str, Any], np.ndarray],
     is_ignored: Callable[[str], bool],
     is_transposed: Callable[[ParamPath], bool] = lambda path: False,
@@ -32,8 +32,8 @@ def read_params(
     Args:
         source: what there is.
         target: says which parameters, of which shapes and dtype.
-        names: of a parameter's tensors; more than one are stacked along a new first
-            axis.
+        names: of a parameter's tensor, or of several that are stacked along a new
+            first axis.
         read: brings the part of a tensor that an index says, of the parameter at a
             path.
         is_ignored: whether a tensor is known to say nothing new.
@@ -57,8 +57,8 @@ def read_params(
         tensors = named[path]
 
         def part(index: Any) -> np.ndarray:
-            if len(tensors) == 1 and leaf.ndim == _rank(source, tensors[0]):
-                return read(path, tensors[0], index).astype(leaf.dtype, copy=False)
+            if isinstance(tensors, str):
+                return read(path, tensors, index).astype(leaf.dtype, copy=False)
             chosen = tensors[index[0]]
             out = np.empty((len(chosen), *_sizes(leaf.shape, index)[1:]), leaf.dtype)
             for i, name in enumerate(chosen):
@@ -82,31 +82,27 @@ def read_params(
 def _check(
     source: GGUF | Folder,
     wanted: Mapping[ParamPath, Any],
-    named: Mapping[ParamPath, list[str]],
+    named: Mapping[ParamPath, str | list[str]],
     is_ignored: Callable[[str], bool],
     is_transposed: Callable[[ParamPath], bool],
 ) -> None:
-    wrong = []
+    wrong, known = [], set()
     for path, tensors in named.items():
         shape = wanted[path].shape
-        if len(tensors) > 1:
+        if isinstance(tensors, list):
             shape = shape[:0:-1] if is_transposed(path) else shape[1:]
-        for name in tensors:
+        for name in [tensors] if isinstance(tensors, str) else tensors:
+            known.add(name)
             if name not in source.tensors:
                 wrong.append(f"{name} is missing")
             elif tuple(source.tensors[name].shape) != shape:
                 wrong.append(f"{name} is {source.tensors[name].shape}, not {shape}")
-    known = {name for tensors in named.values() for name in tensors}
     left = sorted(
         name for name in source.tensors if name not in known and not is_ignored(name)
     )
     wrong += [f"{name} is not understood" for name in left]
     if wrong:
         raise ValueError(f"{source.path}: " + "; ".join(wrong))
-
-
-def _rank(source: GGUF | Folder, name: str) -> int:
-    return len(source.tensors[name].shape)
 
 
 def _sizes(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, ...]:

@@ -24,15 +24,18 @@ def fields_of(folder: Folder) -> dict[str, Any]:
     bos_id, eos_id, pad_id = (
         _id(config.get(f"{key}_token"), vocab) for key in ("bos", "eos", "pad")
     )
-    stops = [eos_id, *_ids(generation.get("eos_token_id"))]
-    stops += _ids(folder.config.get("eos_token_id"))
+    size = max(vocab.values()) + 1
+    stops = [] if eos_id is None else [eos_id]
+    for value in (generation.get("eos_token_id"), folder.config.get("eos_token_id")):
+        stops += _ids(value, size)
     control = {token["id"] for token in added.values() if token.get("special")}
-    control |= {i for i in (bos_id, *stops) if i is not None}
+    control |= {*stops, *([] if bos_id is None else [bos_id])}
     # Control tokens are found by us, so that text from strangers can be kept from them.
     marked = [x | {"special": x["id"] in control} for x in added.values()]
     plain = _encoder({**described, "added_tokens": marked, "post_processor": None})
     plain.encode_special_tokens = True
-    size = max(vocab.values()) + 1
+    inner = _encoder(_within(described | {"added_tokens": marked}))
+    inner.encode_special_tokens = True
     tokens = [""] * size
     for token, i in vocab.items():
         tokens[i] = token
@@ -40,12 +43,13 @@ def fields_of(folder: Folder) -> dict[str, Any]:
     first = full.encode("a", add_special_tokens=True).ids
     return {
         "bpe": plain,
+        "inner": inner,
         "token_bytes": _bytes(described, tokens, texts),
         "control_ids": frozenset(control),
         "bos_id": bos_id,
         "eos_id": eos_id,
         "pad_id": pad_id,
-        "stop_ids": tuple(dict.fromkeys(i for i in stops if i is not None)),
+        "stop_ids": tuple(dict.fromkeys(stops)),
         "add_bos": bos_id is not None and first[:1] == [bos_id],
         "chat_template": _template(folder, config),
         "drops_space": "Strip" in _decoders(described),
@@ -63,6 +67,21 @@ def _encoder(described: Mapping[str, Any]) -> "tokenizers.Tokenizer":
         return tokenizers.Tokenizer.from_str(json.dumps(described))
     except Exception as error:  # the very class that it raises
         raise ValueError(f"tokenizer.json is not understood: {error}") from error
+
+
+def _within(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for what is not the beginning of a text, where that makes a difference:
+    Metaspace may put its space only there.
+    """
+    pre = described.get("pre_tokenizer") or {}
+    parts = [
+        part | {"prepend_scheme": "never"}
+        if part.get("prepend_scheme") == "first"
+        else part
+        for part in pre.get("pretokenizers", [pre])
+    ]
+    inside = pre | {"pretokenizers": parts} if "pretokenizers" in pre else parts[0]
+    return {**described, "pre_tokenizer": inside or None, "post_processor": None}
 
 
 def _bytes(
@@ -110,8 +129,17 @@ def _optional(folder: Folder, name: str) -> dict[str, Any]:
 def _id(token: Any, vocab: Mapping[str, int]) -> int | None:
     """The id of a token that is named, or described by an object."""
     name = token.get("content") if isinstance(token, Mapping) else token
-    return None if name is None else vocab.get(name)
+    if name is None:
+        return None
+    if name not in vocab:
+        raise ValueError(f"tokenizer_config.json names {name!r}, which is no token")
+    return vocab[name]
 
 
-def _ids(value: Any) -> list[int]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+def _ids(value: Any, size: int) -> list[int]:
+    """One id, several or none, each of the vocabulary."""
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    for i in ids:
+        if not isinstance(i, int) or not 0 <= i < size:
+            raise ValueError(f"eos_token_id {i!r} is no id of its {size} tokens")
+    return ids

@@ -61,6 +61,7 @@ def fields_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "stop_ids": tuple(dict.fromkeys(stops)),
         "add_bos": bool(get("add_bos_token", add_bos)),
         "chat_template": metadata.get("tokenizer.chat_template"),
+        "drops_space": get("model") == "llama" and bool(get("add_space_prefix", True)),
     }
 
 
@@ -87,11 +88,6 @@ def _byte_level(
 def _from_pieces(
     get: Any, tokens: list[str], control: set[int], whole: set[int], raw: set[int]
 ) -> _Parts:
-    if get("add_space_prefix", True):
-        raise ValueError(
-            "it puts a space before every text, which is not understood in a GGUF "
-            "file: load the model's Hugging Face folder"
-        )
     (scores,) = _lists(get, "scores")
     if len(scores) != len(tokens):
         raise ValueError(f"it has {len(tokens)} tokens, but {len(scores)} scores")
@@ -99,6 +95,7 @@ def _from_pieces(
         {token: i for i, token in enumerate(tokens) if i not in control},
         scores=scores,
         whole=[tokens[i] for i in sorted(whole)],
+        adds_space=bool(get("add_space_prefix", True)),
     )
     token_bytes = _pieces.bytes_of(tokens, texts=control | whole, raw=raw)
     return encoder, token_bytes, True

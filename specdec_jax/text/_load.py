@@ -17,6 +17,8 @@ from specdec_jax.text._tokenizer import Tokenizer
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_HUB_COPIES = ["consolidated*"]  # the same weights once more
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 class LanguageModel(NamedTuple):
@@ -56,6 +58,12 @@ def load(
         RuntimeError: the model could not be downloaded.
         ImportError: a package of the extra `hub` is missing.
     """
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in _DTYPES:
+        raise ValueError(f"dtype is one of {', '.join(_DTYPES)}, not {name!r}")
     source = _source(name_or_path, progress=progress)
     if isinstance(source, Folder):
         tokenizer = Tokenizer.from_folder(source)  # first: quick to say what is wrong
@@ -102,7 +110,10 @@ def _from_hub(name: str) -> Path:
             "pip install 'specdec-jax[hub]'"
         ) from error
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_HUB_FILES))
+        folder = huggingface_hub.snapshot_download(
+            name, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_COPIES
+        )
+        return Path(folder)
     except Exception as error:  # of the network, the hub, or the disk
         raise RuntimeError(
             f"{name} could not be fetched from the Hugging Face hub (and there is no "

@@ -11,7 +11,7 @@ SPACE = "▁"
 
 
 def make_encoder(
-    vocab: dict[str, int], *, scores: list[float], whole: list[str]
+    vocab: dict[str, int], *, scores: list[float], whole: list[str], adds_space: bool
 ) -> "tokenizers.Tokenizer":
     """What encodes plain text.
 
@@ -19,6 +19,7 @@ def make_encoder(
         vocab: the id of each piece that text may become.
         scores: of each id; a piece of a higher score is merged before others.
         whole: pieces that are found in a text before it is merged.
+        adds_space: whether a text is read as if it began with a space.
 
     Raises:
         ImportError: the package `tokenizers` is missing.
@@ -42,7 +43,10 @@ def make_encoder(
     merges.sort()
     pairs = [(left, right) for *_, left, right in merges]
     encoder = Encoder(models.BPE(vocab, pairs, byte_fallback=True, fuse_unk=True))
-    encoder.normalizer = normalizers.Replace(" ", SPACE)
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
+    if adds_space:
+        steps.insert(0, normalizers.Prepend(SPACE))
+    encoder.normalizer = normalizers.Sequence(steps)
     encoder.add_tokens([AddedToken(piece, normalized=True) for piece in whole])
     return encoder
 

@@ -37,6 +37,7 @@ class Tokenizer:
         add_bos: whether `encode` starts with `bos_id`.
         chat_template: in jinja2.
         drops_space: whether the space that begins a text is the encoder's own.
+        inner: what encodes text after a control token, if it is not `bpe`.
     """
 
     bpe: "tokenizers.Tokenizer" = field(repr=False)
@@ -49,6 +50,7 @@ class Tokenizer:
     add_bos: bool
     chat_template: str | None
     drops_space: bool = False
+    inner: "tokenizers.Tokenizer | None" = field(default=None, repr=False)
 
     @classmethod
     def from_gguf(cls, gguf: GGUF) -> "Tokenizer":
@@ -76,8 +78,10 @@ class Tokenizer:
         """
         try:
             return cls(**_folder.fields_of(folder))
-        except ValueError as error:
-            raise ValueError(f"the tokenizer of {folder.path}: {error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # Of files that are JSON, but not what they should be.
+            said = error if isinstance(error, ValueError) else f"damaged ({error!r})"
+            raise ValueError(f"the tokenizer of {folder.path}: {said}") from error
 
     @property
     def vocab_size(self) -> int:
@@ -184,13 +188,14 @@ class Tokenizer:
         ids: list[int] = []
         start = 0
         for match in names.finditer(text):
-            ids += self._merge(text[start : match.start()].replace(mark, ""))
+            ids += self._merge(text[start : match.start()].replace(mark, ""), start)
             ids.append(self._control[match[0]])
             start = match.end()
-        return ids + self._merge(text[start:].replace(mark, ""))
+        return ids + self._merge(text[start:].replace(mark, ""), start)
 
-    def _merge(self, text: str) -> list[int]:
-        return self.bpe.encode(text, add_special_tokens=False).ids
+    def _merge(self, text: str, start: int) -> list[int]:
+        encoder = self.bpe if start == 0 or self.inner is None else self.inner
+        return encoder.encode(text, add_special_tokens=False).ids
 
 
 class StreamDecoder:

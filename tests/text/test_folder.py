@@ -15,6 +15,8 @@ from specdec_jax.text import Tokenizer
 
 TEXTS = (
     "",
+    "a<|end|>a",
+    "<|end|>hell",
     "hello  world",
     " leading, and\n\ttabs",
     "naïve 🙂 <|end|> and <|start|>",
@@ -66,7 +68,18 @@ def prefixed_pieces() -> tokenizers.Tokenizer:
     return model
 
 
-@pytest.fixture(params=[byte_level, pieces, prefixed_pieces])
+def metaspace_pieces() -> tokenizers.Tokenizer:
+    """As in Mistral: a space is put before the beginning of a text alone."""
+    model = pieces()
+    model.normalizer = None
+    model.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="▁", prepend_scheme="first", split=False
+    )
+    model.decoder = prefixed_pieces().decoder
+    return model
+
+
+@pytest.fixture(params=[byte_level, pieces, prefixed_pieces, metaspace_pieces])
 def theirs(request):
     model = request.param()
     model.add_special_tokens([AddedToken(x) for x in ("<|start|>", "<|end|>")])
@@ -143,6 +156,20 @@ def test_what_is_not_understood(folder):
         sd.load(folder)
     file.write_text(json.dumps({"model": {"type": "BPE"}}))
     with pytest.raises(ValueError, match="tokenizer.json is not understood"):
+        sd.load(folder)
+    file.write_text(json.dumps(described | {"added_tokens": [{"id": 3}]}))
+    with pytest.raises(ValueError, match="tokenizer of .*damaged .KeyError"):
+        sd.load(folder)
+    file.write_text(json.dumps(described))
+    for wrong in ([99999], ["x"], -1):
+        generation = json.dumps({"eos_token_id": wrong})
+        (folder / "generation_config.json").write_text(generation)
+        with pytest.raises(ValueError, match="eos_token_id .* is no id of its"):
+            sd.load(folder)
+    (folder / "generation_config.json").unlink()
+    named = json.dumps({"eos_token": "<|stop|>"})
+    (folder / "tokenizer_config.json").write_text(named)
+    with pytest.raises(ValueError, match="names '<.stop.>', which is no token"):
         sd.load(folder)
     file.unlink()
     with pytest.raises(FileNotFoundError):

@@ -70,7 +70,7 @@ def test_a_name_of_the_hub(tmp_path, monkeypatch):
     """Files are asked for that hold weights and descriptions, and no code."""
     asked = []
 
-    def download(name: str, *, allow_patterns: list[str]) -> str:
+    def download(name: str, *, allow_patterns: list[str], ignore_patterns) -> str:
         asked.append((name, allow_patterns))
         raise OSError("no network")
 
@@ -78,6 +78,12 @@ def test_a_name_of_the_hub(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="owner/model could not be fetched.*no netw"):
         sd.load("owner/model")
     assert asked == [("owner/model", ["*.json", "*.safetensors", "*.jinja"])]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "nonsense"])
+def test_other_dtypes(path, dtype):
+    with pytest.raises(ValueError, match=f"float16, not '{dtype}'"):
+        sd.load(path, dtype=dtype)
 
 
 def test_vocabularies_differ(tmp_path):

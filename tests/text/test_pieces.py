@@ -102,8 +102,15 @@ def test_whole_pieces_and_control_tokens(tokenizer):
     assert 1 not in tokenizer.encode("<eos>", parse_special=False)
 
 
-def test_what_is_not_understood(tmp_path):
-    with pytest.raises(ValueError, match="a space before every text"):
-        write(tmp_path / "prefix.gguf", prefix=True)
+def test_a_space_before_the_text(tmp_path):
+    """As in Llama 2: it is there for the merges, and not in what comes back."""
+    spaced = write(tmp_path / "prefix.gguf", prefix=True)
+    for text in ("ab", " ab", "cab a", ""):
+        ids = spaced.encode(text)
+        assert ids == [2, *(merged(" " + text) if text else [])]
+        assert spaced.decode(ids) == text
+
+
+def test_scores_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match=r"it has 461 tokens, but 1 scores"):
         write(tmp_path / "scores.gguf", scores=[0.0])

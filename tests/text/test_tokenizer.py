@@ -271,7 +271,7 @@ def test_stream_finishes_an_unfinished_character(tokenizer):
     ("changes", "message"),
     [
         ({"model": "bert"}, "model is 'bert'; known are 'gpt2'"),
-        ({"model": "llama"}, "it puts a space before every text"),
+        ({"model": "llama"}, "the file has no list tokenizer.ggml.scores"),
         ({"pre": "tekken"}, "'tekken'; known are default, gpt-2, llama-bpe, qwen2"),
         ({"tokens": None}, "no list tokenizer.ggml.tokens"),
         ({"merges": None}, "no list tokenizer.ggml.merges"),

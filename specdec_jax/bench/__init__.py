@@ -1,0 +1,32 @@
+"""Measurements: drafters on prompts, against plain decoding in the same loop."""
+
+from specdec_jax.bench._machine import cores as cores
+from specdec_jax.bench._machine import machine as machine
+from specdec_jax.bench._measure import PLAIN as PLAIN
+from specdec_jax.bench._measure import Decoding as Decoding
+from specdec_jax.bench._measure import Runner as Runner
+from specdec_jax.bench._measure import Timed as Timed
+from specdec_jax.bench._measure import measure as measure
+from specdec_jax.bench._plots import check_matplotlib as check_matplotlib
+from specdec_jax.bench._plots import plot as plot
+from specdec_jax.bench._profile import PIECES as PIECES
+from specdec_jax.bench._profile import profile as profile
+from specdec_jax.bench._prompts import Group as Group
+from specdec_jax.bench._prompts import Prompt as Prompt
+from specdec_jax.bench._prompts import Row as Row
+from specdec_jax.bench._prompts import choose_rows as choose_rows
+from specdec_jax.bench._prompts import encode_rows as encode_rows
+from specdec_jax.bench._prompts import make_groups as make_groups
+from specdec_jax.bench._prompts import read_rows as read_rows
+from specdec_jax.bench._prompts import spread_over as spread_over
+from specdec_jax.bench._results import Results as Results
+from specdec_jax.bench._results import begin as begin
+from specdec_jax.bench._summary import ALL as ALL
+from specdec_jax.bench._summary import Summary as Summary
+from specdec_jax.bench._summary import decoding_speed as decoding_speed
+from specdec_jax.bench._summary import summarise as summarise
+from specdec_jax.bench._summary import whole_speed as whole_speed
+from specdec_jax.bench._synthetic import Replay as Replay
+from specdec_jax.bench._synthetic import Synthetic as Synthetic
+from specdec_jax.bench._timing import Spread as Spread
+from specdec_jax.bench._timing import timed as timed

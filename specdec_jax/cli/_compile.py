@@ -1,0 +1,179 @@
+"""`specdec-jax compile`: what a model needs on a slice of a pod, and what it gains."""
+
+import importlib.metadata
+import json
+
+import jax
+from rich.table import Table
+from rich.text import Text
+
+import specdec_jax as sd
+from specdec_jax import plan
+from specdec_jax._types import Drafter
+from specdec_jax.cli._arguments import Compile
+from specdec_jax.cli._show import Screens, gigabytes, plain_table, versions
+from specdec_jax.targets import preset
+
+_NODES = 16
+_TAUS = (1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def compile(command: Compile, screens: Screens) -> int:
+    """Compile, and say what came of it; the exit status."""
+    target, topology = preset(command.model), plan.topology(command.topology)
+    drafters = _drafters(command)
+    sizes = {"batch": command.batch, "slots": command.slots}
+    if min(sizes.values()) < 1:
+        raise ValueError("--batch and --slots must be at least 1")
+    if any(tau < 1 for tau in command.tau):
+        raise ValueError("--tau is at least 1: every verification emits a token")
+    mesh = (
+        plan.choose_mesh(target, topology, **sizes)
+        if command.mesh is None
+        else _mesh(command.mesh)
+    )
+    jax.config.update("jax_enable_compilation_cache", False)  # it is to be timed
+    with screens.err.status(f"Compiling {command.model} for {topology.name} …"):
+        found = plan.plan(command.model, target, drafters, topology, mesh, **sizes)
+    speculative, plain = found.steps[0], found.steps[-1]
+    taus = command.tau or _TAUS
+    speed_up = {tau: plan.speed_up(speculative, plain, tau) for tau in taus}
+    if command.json:
+        numbers = found.numbers() | {
+            "speed_up": {f"{tau:g}": gain for tau, gain in speed_up.items()},
+            "versions": versions() | {"libtpu": importlib.metadata.version("libtpu")},
+        }
+        screens.out.file.write(json.dumps(numbers) + "\n")
+        return 0
+    out = screens.out
+    out.print(_heading(found))
+    out.print(_table(found))
+    for line in _remarks(found, target.config.num_kv_heads):
+        out.print(line, style="dim")
+    if speculative is not plain:
+        said = "   ".join(f"τ {tau:g}: {gain:.2f}×" for tau, gain in speed_up.items())
+        out.print(Text.assemble(("\nSpeed-up at most  ", "bold"), said))
+        out.print(
+            "By the roofline of both steps. Exchanges between chips, which grow with "
+            "the nodes, are left out.",
+            style="dim",
+        )
+    return 0
+
+
+def _drafters(command: Compile) -> list[Drafter]:
+    """What is asked for, and plain decoding."""
+    if command.drafter == "ngram":
+        nodes = _NODES if command.nodes is None else command.nodes
+        return [sd.NGram(num_nodes=nodes), sd.Plain()]
+    if command.nodes is not None:
+        raise ValueError("--nodes does not go with --drafter plain")
+    return [sd.Plain()]
+
+
+def _mesh(entry: str) -> dict[str, int]:
+    try:
+        sizes = dict(part.split("=") for part in entry.split(","))
+        return {name: int(size) for name, size in sizes.items()}
+    except ValueError:
+        raise ValueError(
+            f"--mesh takes data=N,model=M, like data=1,model=8, not {entry!r}"
+        ) from None
+
+
+def _heading(found: plan.Plan) -> Text:
+    chip, mesh = found.topology.chip, found.mesh
+    seconds = " + ".join(f"{step.compile_seconds:.1f}" for step in found.steps)
+    return Text.assemble(
+        (found.model, "bold"),
+        f" on {found.topology.name}: data {mesh['data']} × model {mesh['model']}, "
+        f"batch {found.batch}, {found.slots:,} slots\n",
+        (
+            f"compiled in {seconds} s by libtpu "
+            f"{importlib.metadata.version('libtpu')}, jax {jax.__version__}; nothing "
+            f"was run. Published of a {chip.name}: {chip.flops / 1e12:.0f} TFLOP/s, "
+            f"{chip.bandwidth / 1e9:,.0f} GB/s, {chip.memory / 1e9:.0f} GB",
+            "dim",
+        ),
+    )
+
+
+def _table(found: plan.Plan) -> Table:
+    steps = found.steps
+    titles = [
+        f"{step.drafter}, {step.nodes} nodes" if step.nodes > 1 else "plain"
+        for step in steps
+    ]
+    table = plain_table("on each chip", *titles)
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+    def add(name: str, *values: str | Text) -> None:
+        table.add_row(name, *values)
+
+    size = found.sizes
+    add("weights", *(gigabytes(size.weights) for _ in steps))
+    add("cache", *(gigabytes(size.cache) for _ in steps))
+    add("arguments", *(gigabytes(step.arguments) for step in steps))
+    add("  of them reused", *(gigabytes(step.aliased) for step in steps))
+    add("temporary", *(gigabytes(step.temporary) for step in steps))
+    table.add_section()
+    add("a step's products", *(f"{step.flops / 1e9:,.2f} GFLOP" for step in steps))
+    add("weights read", *(gigabytes(step.traffic.weights) for step in steps))
+    add("cache read", *(gigabytes(step.traffic.cache) for step in steps))
+    add("other read", *(gigabytes(step.traffic.other) for step in steps))
+    add("written", *(gigabytes(step.traffic.written) for step in steps))
+    add("ideal: weights, cache once", *(gigabytes(step.ideal) for step in steps))
+    add("moved / ideal", *(f"{step.excess:.3f}" for step in steps))
+    add("  if half of the slots", *(gigabytes(step.ideal_half) for step in steps))
+    for kind in sorted({kind for step in steps for kind in step.collectives}):
+        add(kind, *(_exchange(step, kind) for step in steps))
+    add("copies of the cache", *(_copies(step) for step in steps))
+    add("commits by way of VMEM", *(str(step.written_back) for step in steps))
+    table.add_section()
+    add("a step takes at least", *(f"{step.seconds * 1e3:.2f} ms" for step in steps))
+    add("bound by", *(_bound(step, found.topology.chip) for step in steps))
+    return table
+
+
+def _exchange(step: plan.Step, kind: str) -> str:
+    if kind not in step.collectives:
+        return "none"
+    times, size = step.collectives[kind]
+    return f"{times} × {gigabytes(size / times)}"
+
+
+def _copies(step: plan.Step) -> Text:
+    if step.cache_copies == 0:
+        return Text("none", "green")
+    every = f"{step.cache_copies_in_step} a step"
+    once = f"{step.cache_copies - step.cache_copies_in_step} a call"
+    return Text(f"{every}, {once}", "red" if step.cache_copies_in_step else "yellow")
+
+
+def _bound(step: plan.Step, chip: plan.Chip) -> str:
+    is_memory = step.traffic.total / chip.bandwidth >= step.flops / chip.flops
+    return "memory" if is_memory else "arithmetic"
+
+
+def _remarks(found: plan.Plan, kv_heads: int) -> list[str]:
+    remarks = []
+    if found.sizes.copies > 1:
+        remarks.append(
+            f"{kv_heads} kv heads do not divide over model={found.mesh['model']}: each "
+            f"of these {found.sizes.copies} chips holds all of its rows' cache."
+        )
+    lost = found.sizes.cache - min(step.aliased for step in found.steps)
+    if lost > 0:
+        remarks.append(f"{gigabytes(lost)} of the cache are not reused.")
+    if any(step.excess < 1 for step in found.steps):
+        remarks.append(
+            "Less than the ideal is moved where the compiler keeps a part of weights "
+            "or cache in VMEM from step to step."
+        )
+    if any(step.cache_copies > step.cache_copies_in_step for step in found.steps):
+        remarks.append(
+            "Copies of a call put the cache into the loop's own layout and back; no "
+            "step pays for them."
+        )
+    return remarks

@@ -1,0 +1,206 @@
+"""A generation compiled for chips that need not be there, and what its step costs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from specdec_jax._compile import compile
+from specdec_jax._door import check_max_length
+from specdec_jax._sharding import param_shardings
+from specdec_jax._types import Drafter, Params
+from specdec_jax.plan._chips import Chip, Topology
+from specdec_jax.plan._copies import cache_copies
+from specdec_jax.plan._fit import check_memory, check_mesh
+from specdec_jax.plan._hlo import decoding_loop, parse
+from specdec_jax.plan._sizes import Sizes, abstract_params, step_bytes
+from specdec_jax.plan._traffic import (
+    Collective,
+    Traffic,
+    collectives,
+    executed,
+    step_flops,
+    step_traffic,
+)
+from specdec_jax.targets import ModuleTarget
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What was compiled, and a step of it, on one chip; in bytes where nothing else is
+    said.
+
+    Attributes:
+        drafter: what proposes.
+        nodes: tokens that a row verifies at once.
+        compile_seconds: lowering and compiling.
+        arguments: weights, cache and the little else that goes in.
+        aliased: of these, what is reused for results: all of the cache, or it would be
+            copied.
+        temporary: what is needed besides.
+        flops: arithmetic of a step's products.
+        traffic: of a step, from and to HBM; see `plan._traffic`.
+        ideal: weights and allocated cache once.
+        ideal_half: the same with a cache whose reading stops at half of its slots.
+        collectives: what chips exchange in a step, by kind.
+        cache_copies: instructions that move a layer of the cache, or as much; see
+            `plan._copies`.
+        cache_copies_in_step: of these, how many a step does; others come once a call.
+        weight_copies: the same of weights.
+        written_back: commits that the compiler stages in VMEM.
+        seconds: of a step at full rates, without what chips exchange: no step is
+            quicker.
+    """
+
+    drafter: str
+    nodes: int
+    compile_seconds: float
+    arguments: int
+    aliased: int
+    temporary: int
+    flops: int
+    traffic: Traffic
+    ideal: float
+    ideal_half: float
+    collectives: dict[str, Collective]
+    cache_copies: int
+    cache_copies_in_step: int
+    weight_copies: int
+    written_back: int
+    seconds: float
+
+    @property
+    def excess(self) -> float:
+        """Bytes moved, over the ideal."""
+        return self.traffic.total / self.ideal
+
+    def numbers(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        exchanged = {kind: x._asdict() for kind, x in self.collectives.items()}
+        return dataclasses.asdict(self) | {
+            "traffic": self.traffic._asdict() | {"total": self.traffic.total},
+            "collectives": exchanged,
+            "excess": self.excess,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A model on a slice of a pod, and a step with each of some drafters."""
+
+    model: str
+    topology: Topology
+    mesh: dict[str, int]
+    batch: int
+    slots: int
+    sizes: Sizes
+    steps: tuple[Step, ...]
+
+    def numbers(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "model": self.model,
+            "topology": self.topology.name,
+            "mesh": self.mesh,
+            "batch": self.batch,
+            "slots": self.slots,
+            "sizes": dataclasses.asdict(self.sizes),
+            "steps": [step.numbers() for step in self.steps],
+        }
+
+
+def speed_up(step: Step, plain: Step, tau: float) -> float:
+    """Over plain decoding, of a step that emits `tau` tokens, by the roofline."""
+    return tau * plain.seconds / step.seconds
+
+
+def plan(
+    model: str,
+    target: ModuleTarget,
+    drafters: Sequence[Drafter],
+    topology: Topology,
+    mesh: Mapping[str, int],
+    *,
+    batch: int,
+    slots: int,
+) -> Plan:
+    """Compile a whole generation with each drafter by the TPU's own compiler; nothing
+    is allocated or run.
+
+    Raises:
+        ValueError: mesh, slice, batch and model do not go together, or need more
+            memory than there is; before compiling, but where only the compiler knows.
+        ImportError: libtpu is not installed.
+    """
+    check_mesh(target, topology, mesh, batch=batch)
+    check_max_length(target, slots)
+    size = check_memory(target, topology, mesh, batch=batch, slots=slots)
+    grid = topology.mesh(dict(mesh))
+    weights = abstract_params(target)
+    weights = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        weights,
+        param_shardings(weights, grid),
+    )
+    steps = [
+        _step(
+            target,
+            Params(weights),
+            drafter,
+            topology.chip,
+            size,
+            batch=batch,
+            slots=slots,
+            rows=batch // mesh["data"],
+        )
+        for drafter in drafters
+    ]
+    return Plan(model, topology, dict(mesh), batch, slots, size, tuple(steps))
+
+
+def _step(
+    target: ModuleTarget,
+    params: Params,
+    drafter: Drafter,
+    chip: Chip,
+    size: Sizes,
+    *,
+    batch: int,
+    slots: int,
+    rows: int,
+) -> Step:
+    try:
+        compiled = compile(target, params, drafter, batch=batch, max_length=slots)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = str(error).splitlines()[0]
+        raise ValueError(
+            f"the compiler finds no room for {drafter}: {said}; take fewer slots, a "
+            "smaller batch or more chips"
+        ) from error
+    module = parse(compiled.executable.as_text())
+    body = decoding_loop(module)
+    moved, products = step_traffic(module, body), step_flops(module, body)
+    copies = cache_copies(module, size.layer)
+    in_step = {x.name for x, _ in executed(module, body)}
+    nodes = drafter.num_nodes
+    return Step(
+        drafter=type(drafter).__name__,
+        nodes=nodes,
+        compile_seconds=compiled.seconds,
+        arguments=compiled.memory.arguments,
+        aliased=compiled.memory.aliased,
+        temporary=compiled.memory.temporary,
+        flops=products,
+        traffic=moved,
+        ideal=step_bytes(target, size, rows=rows, nodes=nodes),
+        ideal_half=step_bytes(target, size, rows=rows, nodes=nodes, filled=0.5),
+        collectives=collectives(module, body),
+        cache_copies=len(copies.moved),
+        cache_copies_in_step=sum(x.name in in_step for x in copies.moved),
+        weight_copies=len(copies.weights),
+        written_back=len(copies.written_back),
+        seconds=chip.seconds(products, moved.total),
+    )
