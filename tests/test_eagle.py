@@ -9,12 +9,12 @@ import pytest
 from folders import random_params, tiny_target
 
 import specdec_jax as sd
-from specdec_jax import _features, _tree
+from specdec_jax import _tree
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._options import make_request
 from specdec_jax._types import Accepted, Params, Sampler
 from specdec_jax.drafters import Eagle, Eagle3
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.nn import Eagle3Config, EagleConfig, _levels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -86,10 +86,10 @@ def logits_along(
     it in the cache.
     """
     head = drafter.head(params.drafter)
-    hidden, scratch = state.output[:, None], _features._empty(state.cache)
+    hidden, scratch = state.output[:, None], _levels.empty(state.cache)
     for depth, token in enumerate(path):
         embedded = TARGET.embed(params.target, jnp.array([[token]], jnp.int32))
-        hidden, scratch = _features._read(
+        hidden, scratch = _levels.read(
             head,
             embedded,
             hidden,

@@ -24,7 +24,6 @@ FLOORS = {
     "_stops": 1,
     "_sharding": 1,
     "io": 1,
-    "_features": 2,
     "_verify": 2,
     "nn": 2,
     "drafters": 3,

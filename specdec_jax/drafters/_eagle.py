@@ -7,9 +7,9 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from specdec_jax._features import FeatureDrafter
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import EagleConfig, EagleHead
+from specdec_jax.nn._features import FeatureDrafter
 
 
 @dataclasses.dataclass(frozen=True)

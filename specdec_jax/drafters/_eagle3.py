@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from specdec_jax._features import FeatureDrafter
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import Eagle3Config, Eagle3Head
+from specdec_jax.nn._features import FeatureDrafter
 
 # Where the target id of each token of the head is, beside the head's own parameters.
 TOKENS = "tokens"
