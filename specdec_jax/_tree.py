@@ -46,9 +46,9 @@ def paths(parents: Int[Array, "B N"], *, size: int) -> Int[Array, "B N P"]:
 
 
 def path_tokens(
-    tokens: Int[Array, "B N"], paths: Int[Array, "B N P"]
-) -> Int[Array, "B N P"]:
-    """The tokens from the root to each node; -1 where `paths` is."""
+    tokens: Int[Array, "B N"], paths: Int[Array, "B W P"]
+) -> Int[Array, "B W P"]:
+    """The tokens along each path of nodes; -1 where `paths` is."""
     found = jnp.take_along_axis(tokens[:, None, :], jnp.maximum(paths, 0), axis=2)
     return jnp.where(paths >= 0, found, -1)
 

@@ -15,6 +15,7 @@ from cases import DECODER, TABLE, TOY, Guess, poisoned_cache
 
 import specdec_jax as sd
 from specdec_jax import _tree
+from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._options import make_request
 from specdec_jax._types import (
     Accepted,
@@ -25,7 +26,9 @@ from specdec_jax._types import (
     Sampler,
     check,
 )
+from specdec_jax.drafters import Eagle, Eagle3
 from specdec_jax.drafters._ngram import NGramState
+from specdec_jax.nn import Eagle3Config, EagleConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -39,6 +42,26 @@ class Case(NamedTuple):
     drafter: Any
     target: Any = TOY
     params: Params = Params(TABLE)
+
+
+HEAD = EagleConfig(width=16, num_heads=2, num_kv_heads=1, head_width=8, mlp_width=24)
+HEAD3 = Eagle3Config(
+    width=16,
+    num_heads=2,
+    num_kv_heads=1,
+    head_width=6,
+    mlp_width=20,
+    feature_width=48,
+    draft_vocab_size=5,
+    num_layers=2,
+)
+SMALL_TREE = StaticTree("0 1 2 00 01 10 000 001")
+GROWN = GrownTree(num_nodes=9, depth=3, width=3)
+
+
+def eagle(drafter: Any) -> "Case":
+    params = drafter.init_params(jax.random.key(7))
+    return Case(drafter, target=DECODER, params=Params(DECODER_PARAMS, params))
 
 
 DRAFTERS = {
@@ -55,6 +78,11 @@ DRAFTERS = {
         target=DECODER,
         params=Params(DECODER_PARAMS, DECODER_PARAMS),
     ),
+    "eagle": eagle(Eagle(HEAD, SMALL_TREE)),
+    "eagle, drawn": eagle(Eagle(HEAD, SMALL_TREE, kind="without_replacement")),
+    "eagle 2": eagle(Eagle(HEAD, GROWN)),
+    "eagle 3": eagle(Eagle3(HEAD3, GROWN, taps=(-1, 0, 1), vocab_size=V)),
+    "eagle 3, static": eagle(Eagle3(HEAD3, SMALL_TREE, taps=(-1, 0, 1), vocab_size=V)),
 }
 every_drafter = pytest.mark.parametrize("case", DRAFTERS.values(), ids=DRAFTERS.keys())
 

@@ -18,6 +18,7 @@ FLOORS = {
     "_tree": 1,
     "_sampling": 1,
     "_filters": 1,
+    "_grow": 1,
     "_cache": 1,
     "_stats": 1,
     "_stops": 1,

@@ -7,6 +7,10 @@ from specdec_jax.nn._decoder import Attend as Attend
 from specdec_jax.nn._decoder import Decoder as Decoder
 from specdec_jax.nn._decoder import DecoderConfig as DecoderConfig
 from specdec_jax.nn._decoder import Tap as Tap
+from specdec_jax.nn._eagle import Eagle3Config as Eagle3Config
+from specdec_jax.nn._eagle import Eagle3Head as Eagle3Head
+from specdec_jax.nn._eagle import EagleConfig as EagleConfig
+from specdec_jax.nn._eagle import EagleHead as EagleHead
 from specdec_jax.nn._experts import Experts as Experts
 from specdec_jax.nn._experts import ExpertsConfig as ExpertsConfig
 from specdec_jax.nn._layers import MLP as MLP

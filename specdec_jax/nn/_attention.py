@@ -11,9 +11,9 @@ def attention(
     prefix_keys: Float[Array, "B K S H"],
     prefix_values: Float[Array, "B K S H"],
     length: Int[Array, " B"],
-    block_keys: Float[Array, "B K T H"],
-    block_values: Float[Array, "B K T H"],
-    mask: Bool[Array, "B T T"],
+    block_keys: Float[Array, "B K U H"],
+    block_values: Float[Array, "B K U H"],
+    mask: Bool[Array, "B T U"],
     depths: Int[Array, "B T"],
     *,
     window: int | None = None,
@@ -23,7 +23,8 @@ def attention(
     head i // (Q / K)).
 
     Every query sees the first `length` slots of the prefix, and of the block what
-    `mask` says; its diagonal must be True. With a `window`, only the last so many
+    `mask` says: itself at least. The block may hold more keys than there are queries,
+    but not with a window. With a `window`, only the last so many
     positions of these, its own included; a query's position is `length` and its depth.
     What lies in the prefix at or beyond `length` changes nothing, keys that are NaN
     included. `scale` multiplies the scores; by default head_width ** -0.5.

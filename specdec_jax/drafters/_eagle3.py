@@ -1,0 +1,68 @@
+"""EAGLE-3 (Li et al. 2025, arXiv 2503.01840)."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key, PyTree
+
+from specdec_jax._types import Params, Target
+from specdec_jax.nn import Eagle3Config, Eagle3Head
+from specdec_jax.nn._features import FeatureDrafter
+
+# Where the target id of each token of the head is, beside the head's own parameters.
+TOKENS = "tokens"
+
+
+@dataclasses.dataclass(frozen=True)
+class Eagle3(FeatureDrafter):
+    """A head over several taps of the target, with an output layer of its own.
+
+    Its parameters are those of `Eagle3Head`, and under "tokens" int32 "W", the target's
+    id of each token that it knows, ascending, where it does not know them all.
+
+    Args:
+        config: an `Eagle3Config`.
+        tree: a `StaticTree` or a `GrownTree`.
+        kind: as for `Eagle`.
+        taps: three layers (0-based, after them) in the order of the head's input.
+        vocab_size: of the target.
+    """
+
+    taps: tuple[int | str, ...] = ()
+    vocab_size: int = 0
+
+    def init_params(self, key: Key[Array, ""]) -> PyTree:
+        """Random parameters; the tokens known are the first ones."""
+        head = Eagle3Head(self.config, vocab_size=self.vocab_size, rngs=nnx.Rngs(key))
+        params = nnx.to_pure_dict(nnx.split(head)[1])
+        size = self.config.draft_vocab_size
+        if size is not None:
+            params[TOKENS] = jnp.arange(size, dtype=jnp.int32)
+        return params
+
+    def head(self, params: PyTree) -> Any:
+        """The network around its parameters."""
+        own = {name: value for name, value in params.items() if name != TOKENS}
+        return nnx.merge(_graph(self.config, self.vocab_size), own)
+
+    def logits(
+        self, target: Target, params: Params, states: Float[Array, "B W D"]
+    ) -> Float[Array, "B W V"]:
+        """In the target's vocabulary: -inf for tokens that the head does not know."""
+        logits = self.head(params.drafter).logits(states)
+        if self.config.draft_vocab_size is None:
+            return logits
+        shape = (*states.shape[:2], target.vocab_size)
+        unknown = jnp.full(shape, -jnp.inf, jnp.float32)
+        return unknown.at[:, :, params.drafter[TOKENS]].set(logits)
+
+
+@functools.cache
+def _graph(config: Eagle3Config, vocab_size: int) -> nnx.GraphDef:
+    def build() -> Eagle3Head:
+        return Eagle3Head(config, vocab_size=vocab_size, rngs=nnx.Rngs(0))
+
+    return nnx.split(nnx.eval_shape(build))[0]

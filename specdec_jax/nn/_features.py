@@ -1,0 +1,184 @@
+"""Drafters that continue the target's features: what EAGLE, EAGLE-2 and EAGLE-3 share.
+
+Row i of such a drafter reads the feature of position i and the token of position i + 1,
+and foretells the token after that. Only rows of the target's own features stay in its
+cache (Li et al. 2024, arXiv 2401.15077, §4.1).
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from specdec_jax import _cache, _sampling, _tree
+from specdec_jax._grow import GrownTree, StaticTree
+from specdec_jax._types import (
+    Accepted,
+    Draft,
+    Kind,
+    Params,
+    Pending,
+    Sampler,
+    Target,
+)
+from specdec_jax.nn._levels import FeatureState, draft_grown, draft_static, empty, read
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureDrafter(abc.ABC):
+    """Drafts a tree from the target's features; a subclass brings the head, whose
+    parameters are `params.drafter`.
+    """
+
+    config: Any
+    tree: StaticTree | GrownTree = StaticTree()
+    kind: Kind = "points"
+    can_pass: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self):
+        if self.kind not in ("points", "without_replacement"):
+            raise ValueError(
+                f'Eagle drafts "points" or "without_replacement", not {self.kind!r}'
+            )
+        if self.kind != "points" and isinstance(self.tree, GrownTree):
+            raise ValueError(
+                "a grown tree keeps children for what they are, so they cannot be "
+                'drawn: it needs kind="points"'
+            )
+
+    @abc.abstractmethod
+    def head(self, params: PyTree) -> Any:
+        """The network around its parameters: called on embedded tokens, states,
+        positions and `attend`, it says the next states; `fuse` makes a state of a
+        feature.
+        """
+
+    @abc.abstractmethod
+    def logits(
+        self, target: Target, params: Params, states: Float[Array, "B W D"]
+    ) -> Float[Array, "B W V"]:
+        """Of the token that a state foretells, in the target's vocabulary."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The root included."""
+        return self.tree.num_nodes
+
+    @property
+    def max_depth(self) -> int:
+        """Of the deepest node."""
+        return self.tree.max_depth
+
+    def init(self, batch: int, slots: int) -> FeatureState:
+        """Nothing read yet."""
+        config = self.config
+        dtype = jnp.dtype(config.dtype)
+        cache = _cache.init_cache(
+            layers=config.num_layers,
+            batch=batch,
+            kv_heads=config.num_kv_heads,
+            slots=slots,
+            head_width=config.head_width,
+            dtype=dtype,
+        )
+        return FeatureState(cache, jnp.zeros((batch, config.width), dtype))
+
+    def draft(
+        self,
+        target: Target,
+        params: Params,
+        state: FeatureState,
+        root: Int[Array, " B"],
+        sampler: Sampler,
+    ) -> tuple[Draft, FeatureState]:
+        """A tree, level by level, over the newest genuine row."""
+        head = self.head(params.drafter)
+        draw = functools.partial(self._children, target, params, sampler)
+        if isinstance(self.tree, StaticTree):
+            draft = draft_static(self.tree, head, draw, target, params, state, root)
+            if self.kind == "points":
+                draft = draft._replace(proposal=None)
+        else:
+            draft = draft_grown(self.tree, head, draw, target, params, state, root)
+        # Before the first genuine row there is nothing to go on from.
+        has_row = (state.cache.length > 0)[:, None]
+        is_root = jnp.arange(self.num_nodes, dtype=jnp.int32)[None, :] == 0
+        return draft._replace(valid=draft.valid & (has_row | is_root)), state
+
+    def update(
+        self, target: Target, params: Params, state: FeatureState, accepted: Accepted
+    ) -> FeatureState:
+        """Read the accepted rows with the target's true features; each row's token is
+        the one after its feature.
+        """
+        size = accepted.tokens.shape[1]
+        steps = jnp.arange(size, dtype=jnp.int32)[None, :]
+        following = jnp.pad(accepted.tokens[:, 1:], ((0, 0), (0, 1)))
+        is_last = steps == accepted.length[:, None] - 1
+        following = jnp.where(is_last, accepted.next[:, None], following)
+        block = _tree.causal_block(following)
+        head, scratch = self.head(params.drafter), empty(state.cache)
+        output, scratch = read(
+            head,
+            target.embed(params.target, following),
+            head.fuse(accepted.features),
+            state.cache,
+            scratch,
+            block.depths,
+            block.mask,
+        )
+        path = jnp.broadcast_to(steps, following.shape)
+        pending = Pending(scratch.keys, scratch.values)
+        cache = _cache.commit(state.cache, pending, path, accepted.length)
+        last = jnp.maximum(accepted.length - 1, 0)[:, None, None]
+        newest = jnp.take_along_axis(output, last, axis=1)[:, 0]
+        has_new = (accepted.length > 0)[:, None]
+        return FeatureState(cache, jnp.where(has_new, newest, state.output))
+
+    def _children(
+        self,
+        target: Target,
+        params: Params,
+        sampler: Sampler,
+        outputs: Float[Array, "B W D"],
+        paths: Int[Array, "B W P"],
+        count: int,
+        slot: int,
+    ) -> tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"]]:
+        """The best or the drawn tokens after each node, in order, what the path to each
+        gains in log-probability (-inf: there is no such token), and the law.
+        """
+        logits = self.logits(target, params, outputs)
+        if self.kind != "points":
+            log_q = _sampling.law(sampler, logits, paths)
+            noise = jnp.stack(
+                [
+                    _sampling.step_noise(
+                        sampler, _sampling.DRAFT, slot + i, vocab_size=log_q.shape[-1]
+                    )
+                    for i in range(log_q.shape[1])
+                ],
+                axis=1,
+            )
+            scores, tokens = jax.lax.top_k(log_q + noise, count)
+            gains = jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0)
+            return tokens.astype(jnp.int32), gains, log_q
+        scores = _sampling.adjust(sampler, logits, paths)
+        if sampler.noise is not None:
+            does_sample = _sampling.samples(sampler)
+            scores = jax.lax.cond(
+                does_sample.any(),
+                lambda: jnp.where(
+                    does_sample[:, None, None],
+                    _sampling.perturb(sampler, scores, paths),
+                    scores,
+                ),
+                lambda: scores,
+            )
+        log_q = _sampling.log_softmax(scores)
+        gains, tokens = jax.lax.top_k(log_q, count)
+        return tokens.astype(jnp.int32), gains, log_q

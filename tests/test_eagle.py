@@ -1,0 +1,216 @@
+"""EAGLE's drafts against the head run along one path at a time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from folders import random_params, tiny_target
+
+import specdec_jax as sd
+from specdec_jax import _tree
+from specdec_jax._grow import GrownTree, StaticTree
+from specdec_jax._options import make_request
+from specdec_jax._types import Accepted, Params, Sampler
+from specdec_jax.drafters import Eagle, Eagle3
+from specdec_jax.nn import Eagle3Config, EagleConfig, _levels
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+TARGET = tiny_target("llama")
+WEIGHTS = random_params(TARGET)
+HEAD = EagleConfig(width=48, num_heads=4, num_kv_heads=2, head_width=12, mlp_width=80)
+HEAD3 = Eagle3Config(
+    width=48,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=12,
+    mlp_width=80,
+    feature_width=144,
+    draft_vocab_size=30,
+    num_layers=2,
+    norm_each_tap=3,
+    norm_before_residual=True,
+)
+TREE = StaticTree("0 1 2 00 01 02 10 11 000 001 010 0000")
+GROWN = GrownTree(num_nodes=14, depth=4, width=3)
+TAPS = (0, 1, 2)
+DRAFTERS: dict[str, Any] = {
+    "static": Eagle(HEAD, TREE),
+    "grown": Eagle(HEAD, GROWN),
+    "drawn": Eagle(HEAD, TREE, kind="without_replacement"),
+    "eagle 3": Eagle3(HEAD3, GROWN, taps=TAPS, vocab_size=61),
+    "eagle 3, static": Eagle3(HEAD3, TREE, taps=TAPS, vocab_size=61),
+}
+TEXT = [5, 17, 3, 3, 40, 22, 17, 3]  # the last is the root
+
+
+def params_of(drafter: Any) -> Params:
+    return Params(WEIGHTS, drafter.init_params(jax.random.key(3)))
+
+
+def state_after(drafter: Any, params: Params, tokens: list[int], root: int) -> Any:
+    """As if the tokens had been one prompt chunk."""
+    block = _tree.causal_block(jnp.array([tokens], jnp.int32))
+    cache = TARGET.init_cache(1, 32)
+    output = TARGET.forward(params.target, cache, block, drafter.taps)
+    accepted = Accepted(
+        block.tokens,
+        output.features,
+        jnp.array([len(tokens)], jnp.int32),
+        jnp.array([root], jnp.int32),
+    )
+    return drafter.update(TARGET, params, drafter.init(1, 32), accepted)
+
+
+def sampler_of(temperature: float, base: int, *, has_noise: bool) -> Sampler:
+    request = make_request(
+        sd.Sampling(temperature=temperature, seed=9), batch=1, vocab_size=61
+    )
+    return Sampler(
+        options=request.options,
+        keys=request.keys,
+        base=jnp.array([base], jnp.int32),
+        generated=jnp.zeros(1, jnp.int32),
+        history=None,
+        constraint=None,
+        noise=request.keys if has_noise else None,
+    )
+
+
+def logits_along(
+    drafter: Any, params: Params, state: Any, path: list[int]
+) -> np.ndarray:
+    """After the last of some drafted tokens: the head run on each in turn, all before
+    it in the cache.
+    """
+    head = drafter.head(params.drafter)
+    hidden, scratch = state.output[:, None], _levels.empty(state.cache)
+    for depth, token in enumerate(path):
+        embedded = TARGET.embed(params.target, jnp.array([[token]], jnp.int32))
+        hidden, scratch = _levels.read(
+            head,
+            embedded,
+            hidden,
+            state.cache,
+            scratch,
+            jnp.array([[depth]], jnp.int32),
+            jnp.ones((1, 1, depth + 1), jnp.bool_),
+        )
+    return np.asarray(drafter.logits(TARGET, params, hidden))[0, 0]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_children_are_what_the_head_says_along_their_path(name, temperature):
+    """The best of each node in order, under `match` with the noise of their position;
+    of a grown tree, the likeliest paths of all that it looks at.
+    """
+    drafter = DRAFTERS[name]
+    params = params_of(drafter)
+    *tokens, root = TEXT
+    state = state_after(drafter, params, tokens, root)
+    is_drawn = drafter.kind != "points"
+    sampler = sampler_of(temperature, len(tokens), has_noise=not is_drawn)
+    draft, _ = drafter.draft(
+        TARGET, params, state, jnp.array([root], jnp.int32), sampler
+    )
+    found, parents = np.asarray(draft.tokens)[0], np.asarray(draft.parents)[0]
+    if is_drawn and temperature == 0:  # a law of one token
+        only = [bool(x) for x in draft.valid[0]]
+        assert only == [set(path) <= {"0"} for path in ["", *TREE.paths.split()]]
+        return
+    assert draft.valid.all()
+    paths = np.asarray(_tree.paths(draft.parents, size=drafter.max_depth + 1))[0]
+    for node in sorted(set(parents.tolist()) - {-1}):
+        path = [int(found[n]) for n in paths[node] if n > 0]
+        logits = logits_along(drafter, params, state, path)
+        children = found[parents == node]
+        law = logits - logits.max()
+        law -= np.log(np.exp(law).sum())
+        if is_drawn:
+            assert draft.proposal is not None
+            row = int(draft.proposal.row[0, np.flatnonzero(parents == node)[0]])
+            if temperature:
+                tempered = np.exp(law / temperature)
+                np.testing.assert_allclose(
+                    np.exp(draft.proposal.log_q[0, row]),
+                    tempered / tempered.sum(),
+                    atol=1e-5,
+                )
+            assert len(set(children.tolist())) == len(children)
+            continue
+        if temperature:
+            at = len(tokens) + 1 + len(path)
+            key = jax.random.fold_in(jax.random.fold_in(sampler.keys[0], 0), at)
+            law = law / temperature + np.asarray(jax.random.gumbel(key, (61,)))
+        order = np.argsort(-law, kind="stable")
+        assert children.tolist() == order[: len(children)].tolist()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_same_text_with_and_without(name, temperature):
+    """The drawn ones only where nothing is drawn."""
+    drafter = DRAFTERS[name]
+    params = params_of(drafter)
+    prompts = [[1, 2, 3, 4, 5], [7], [9] * 20]
+    is_drawn = drafter.kind != "points"
+    if is_drawn and temperature:
+        pytest.skip("another rule, another text of the same law")
+    sampling = sd.Sampling(max_new_tokens=24, temperature=temperature, seed=4)
+    rule = "rejection" if is_drawn else "match"
+    fast = sd.generate(TARGET, params, drafter, prompts, sampling=sampling, rule=rule)
+    plain = sd.generate(TARGET, params, sd.Plain(), prompts, sampling=sampling)
+    assert [x.tolist() for x in fast.tokens] == [x.tolist() for x in plain.tokens]
+
+
+def test_the_cache_holds_genuine_rows_only():
+    """After any number of steps it is what one reading of the text would make."""
+    drafter = DRAFTERS["grown"]
+    params = params_of(drafter)
+    sampling = sd.Sampling(max_new_tokens=15)
+    generation = sd.generate(
+        TARGET, params, drafter, [TEXT], sampling=sampling, max_length=32
+    )
+    text = [*TEXT, *generation.tokens[0].tolist()]
+    fresh = state_after(drafter, params, text[:-1], text[-1])
+    state = generation.state.drafter
+    known = len(text) - 1
+    assert state.cache.length.tolist() == fresh.cache.length.tolist() == [known]
+    for ours, expected in zip(state.cache.keys, fresh.cache.keys, strict=True):
+        np.testing.assert_allclose(
+            ours[:, :, :known], expected[:, :, :known], atol=1e-4
+        )
+    np.testing.assert_allclose(state.output, fresh.output, atol=1e-4)
+
+
+def test_a_head_that_knows_few_tokens_proposes_no_other():
+    """Its ids are the target's, ascending."""
+    drafter = DRAFTERS["eagle 3"]
+    params = params_of(drafter)
+    known = jnp.sort(jax.random.permutation(jax.random.key(1), 61)[:30])
+    head = params.drafter | {"tokens": known.astype(jnp.int32)}
+    params = Params(WEIGHTS, head)
+    *tokens, root = TEXT
+    state = state_after(drafter, params, tokens, root)
+    sampler = sampler_of(0.0, len(tokens), has_noise=True)
+    draft, _ = drafter.draft(
+        TARGET, params, state, jnp.array([root], jnp.int32), sampler
+    )
+    assert draft.valid.all()
+    assert set(np.asarray(draft.tokens)[0, 1:].tolist()) <= set(known.tolist())
+
+
+def test_what_cannot_be():
+    with pytest.raises(ValueError, match="a grown tree keeps children for what they"):
+        Eagle(HEAD, GROWN, kind="without_replacement")
+    with pytest.raises(ValueError, match="not \"iid\"|not 'iid'"):
+        Eagle(HEAD, TREE, kind="iid")
+    shallow = Eagle3(HEAD3, GROWN, taps=(1, 2, 3), vocab_size=61)
+    with pytest.raises(ValueError, match="taps layer 3, but the target has layers"):
+        sd.generate(
+            TARGET, params_of(shallow), shallow, [TEXT],
+            sampling=sd.Sampling(max_new_tokens=3),
+        )  # fmt: skip
