@@ -49,8 +49,9 @@ def run(path, prompts, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_bench(run, path):
+def test_bench(run, path, monkeypatch):
     """Every drafter on every task, at every temperature and batch size."""
+    monkeypatch.setattr(sys, "argv", ["specdec-jax", "bench", "as it was typed"])
     drafters = ["--drafters", "ngram", f"draft-model:{path}", "--nodes=4"]
     status, out, err, results = run(
         *drafters, "--temperatures", "0", "0.8", "--batches", "2"
@@ -66,7 +67,7 @@ def test_bench(run, path):
         assert row["same_text"] == row["rows"]
         if row["drafter"] != "ngram":  # the model itself: all but the cut is kept
             assert row["acceptance_length"] > 2
-    assert results["machine"]["command"].startswith("specdec-jax ")
+    assert results["machine"]["command"] == "specdec-jax bench 'as it was typed'"
     assert results["arguments"]["prompts"] == "prompts.jsonl"
 
 
