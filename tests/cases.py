@@ -3,13 +3,14 @@ executables too.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import naive
 import numpy as np
+import pytest
 from jaxtyping import Array, Float
 
 import specdec_jax as sd
@@ -208,3 +209,11 @@ def poisoned_cache(cache: Cache) -> Cache:
         tuple(poison(x, 1e30) for x in cache.values),
         cache.length,
     )
+
+
+def some_slow(names: Iterable[str], *, fast: Sequence[str]) -> list[Any]:
+    """Names for `parametrize`: all but the fast ones are not in the quick round."""
+    return [
+        pytest.param(name, marks=[] if name in fast else [pytest.mark.slow])
+        for name in names
+    ]

@@ -84,7 +84,14 @@ DRAFTERS = {
     "eagle 3": eagle(Eagle3(HEAD3, GROWN, taps=(-1, 0, 1), vocab_size=V)),
     "eagle 3, static": eagle(Eagle3(HEAD3, SMALL_TREE, taps=(-1, 0, 1), vocab_size=V)),
 }
-every_drafter = pytest.mark.parametrize("case", DRAFTERS.values(), ids=DRAFTERS.keys())
+SLOW = ("eagle", "eagle 3, static")
+every_drafter = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] if name in SLOW else [], id=name)
+        for name, case in DRAFTERS.items()
+    ],
+)
 
 
 # --- Drafters -------------------------------------------------------------------------

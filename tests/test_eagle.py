@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import some_slow
 from folders import random_params, tiny_target
 
 import specdec_jax as sd
@@ -101,7 +102,7 @@ def logits_along(
     return np.asarray(drafter.logits(TARGET, params, hidden))[0, 0]
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", some_slow(DRAFTERS, fast=("grown", "drawn")))
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_children_are_what_the_head_says_along_their_path(name, temperature):
     """The best of each node in order, under `match` with the noise of their position;
@@ -149,7 +150,7 @@ def test_children_are_what_the_head_says_along_their_path(name, temperature):
         assert children.tolist() == order[: len(children)].tolist()
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", some_slow(DRAFTERS, fast=("grown",)))
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_same_text_with_and_without(name, temperature):
     """The drawn ones only where nothing is drawn."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import some_slow
 from folders import (
     FAMILIES,
     SMALL,
@@ -58,14 +59,16 @@ def test_a_folder_is_read_as_it_was_written(family, tmp_path):
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_slow(FAMILIES, fast=("gemma3", "qwen3_moe")))
 def test_every_family_is_a_good_target(family):
     """Block, tree and single tokens agree, with windows shorter than the text."""
     target = tiny_target(family)
     sd.check_target(target, random_params(target))
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen3_moe", "gemma3"])
+@pytest.mark.parametrize(
+    "family", some_slow(["mistral", "qwen3_moe", "gemma3"], fast=("gemma3",))
+)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_same_text_with_and_without_speculation(family, temperature):
     target = tiny_target(family)
