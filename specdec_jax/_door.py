@@ -109,8 +109,15 @@ def make_program(
             f"the draft model has {model.vocab_size} tokens, the target "
             f"{target.vocab_size}: they must share one vocabulary"
         )
-    if model is not None and not jax.tree.leaves(params.drafter):
-        raise ValueError(f"{drafter} needs params.drafter, its model's parameters")
+    head_width = getattr(getattr(drafter, "config", None), "width", target.width)
+    if head_width != target.width:
+        raise ValueError(
+            f"{drafter} is a head for states of {head_width} numbers, but the target's "
+            f"have {target.width}: it was made for another model"
+        )
+    is_learned = model is not None or hasattr(drafter, "init_params")
+    if is_learned and not jax.tree.leaves(params.drafter):
+        raise ValueError(f"{drafter} needs params.drafter, its own parameters")
     if rule == "block" and drafter.num_nodes != drafter.max_depth + 1:
         raise ValueError(f'rule "block" verifies chains; {drafter} drafts a tree')
     if rule == "match" and drafter.kind != "points":

@@ -60,7 +60,7 @@ GROWN = GrownTree(num_nodes=9, depth=3, width=3)
 
 
 def eagle(drafter: Any) -> "Case":
-    params = drafter.init_params(jax.random.key(7))
+    params = drafter.init_params(jax.random.key(7), DECODER)
     return Case(drafter, target=DECODER, params=Params(DECODER_PARAMS, params))
 
 
@@ -81,8 +81,8 @@ DRAFTERS = {
     "eagle": eagle(Eagle(HEAD, SMALL_TREE)),
     "eagle, drawn": eagle(Eagle(HEAD, SMALL_TREE, kind="without_replacement")),
     "eagle 2": eagle(Eagle(HEAD, GROWN)),
-    "eagle 3": eagle(Eagle3(HEAD3, GROWN, taps=(-1, 0, 1), vocab_size=V)),
-    "eagle 3, static": eagle(Eagle3(HEAD3, SMALL_TREE, taps=(-1, 0, 1), vocab_size=V)),
+    "eagle 3": eagle(Eagle3(HEAD3, GROWN, taps=(-1, 0, 1))),
+    "eagle 3, static": eagle(Eagle3(HEAD3, SMALL_TREE, taps=(-1, 0, 1))),
 }
 SLOW = ("eagle", "eagle 3, static")
 every_drafter = pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """EAGLE's drafts against the head run along one path at a time."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -41,14 +42,14 @@ DRAFTERS: dict[str, Any] = {
     "static": Eagle(HEAD, TREE),
     "grown": Eagle(HEAD, GROWN),
     "drawn": Eagle(HEAD, TREE, kind="without_replacement"),
-    "eagle 3": Eagle3(HEAD3, GROWN, taps=TAPS, vocab_size=61),
-    "eagle 3, static": Eagle3(HEAD3, TREE, taps=TAPS, vocab_size=61),
+    "eagle 3": Eagle3(HEAD3, GROWN, taps=TAPS),
+    "eagle 3, static": Eagle3(HEAD3, TREE, taps=TAPS),
 }
 TEXT = [5, 17, 3, 3, 40, 22, 17, 3]  # the last is the root
 
 
 def params_of(drafter: Any) -> Params:
-    return Params(WEIGHTS, drafter.init_params(jax.random.key(3)))
+    return Params(WEIGHTS, drafter.init_params(jax.random.key(3), TARGET))
 
 
 def state_after(drafter: Any, params: Params, tokens: list[int], root: int) -> Any:
@@ -209,9 +210,14 @@ def test_what_cannot_be():
         Eagle(HEAD, GROWN, kind="without_replacement")
     with pytest.raises(ValueError, match="not \"iid\"|not 'iid'"):
         Eagle(HEAD, TREE, kind="iid")
-    shallow = Eagle3(HEAD3, GROWN, taps=(1, 2, 3), vocab_size=61)
-    with pytest.raises(ValueError, match="taps layer 3, but the target has layers"):
+    sampling = sd.Sampling(max_new_tokens=3)
+    wide = Eagle(dataclasses.replace(HEAD, width=64), TREE)
+    with pytest.raises(ValueError, match="states of 64 numbers.* target's have 48"):
+        sd.generate(TARGET, params_of(wide), wide, [TEXT], sampling=sampling)
+    with pytest.raises(ValueError, match="needs params.drafter, its own parameters"):
         sd.generate(
-            TARGET, params_of(shallow), shallow, [TEXT],
-            sampling=sd.Sampling(max_new_tokens=3),
-        )  # fmt: skip
+            TARGET, Params(WEIGHTS), DRAFTERS["grown"], [TEXT], sampling=sampling
+        )
+    shallow = Eagle3(HEAD3, GROWN, taps=(1, 2, 3))
+    with pytest.raises(ValueError, match="taps layer 3, but the target has layers"):
+        sd.generate(TARGET, params_of(shallow), shallow, [TEXT], sampling=sampling)

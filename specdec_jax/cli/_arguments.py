@@ -22,7 +22,7 @@ class ModelOptions:
     """Which model answers."""
 
     model: Annotated[str, arg(metavar="NAME|PATH")] = DEFAULT_MODEL
-    """A known name, or a GGUF file of the Llama family."""
+    """A known name, a GGUF file, a Hugging Face folder, or a name on its hub."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of parameters and cache."""
 

@@ -57,7 +57,8 @@ def _table(*names: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in names:
         is_text = name in ("task", "drafter", "")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+        side = "left" if is_text else "right"
+        table.add_column(name, justify=side, overflow="fold")  # whole, if narrow
     return table
 
 

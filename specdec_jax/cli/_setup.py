@@ -71,7 +71,7 @@ def _check_drafting(options: DraftingOptions) -> None:
             raise ValueError(f"{name} does not go with --drafter {options.drafter}")
     if is_model and options.draft_model is None:
         raise ValueError(
-            "--drafter draft-model needs --draft-model: a name or a GGUF file"
+            "--drafter draft-model needs --draft-model: a name, a file or a folder"
         )
 
 

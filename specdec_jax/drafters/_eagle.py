@@ -26,8 +26,8 @@ class Eagle(FeatureDrafter):
 
     taps: tuple[int | str, ...] = dataclasses.field(default=("final",), init=False)
 
-    def init_params(self, key: Key[Array, ""]) -> PyTree:
-        """Random parameters: a pure dict."""
+    def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
+        """Random parameters for a head of this target: a pure dict."""
         head = EagleHead(self.config, rngs=nnx.Rngs(key))
         return nnx.to_pure_dict(nnx.split(head)[1])
 

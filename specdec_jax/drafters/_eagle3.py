@@ -28,15 +28,16 @@ class Eagle3(FeatureDrafter):
         tree: a `StaticTree` or a `GrownTree`.
         kind: as for `Eagle`.
         taps: three layers (0-based, after them) in the order of the head's input.
-        vocab_size: of the target.
     """
 
     taps: tuple[int | str, ...] = ()
-    vocab_size: int = 0
 
-    def init_params(self, key: Key[Array, ""]) -> PyTree:
-        """Random parameters; the tokens known are the first ones."""
-        head = Eagle3Head(self.config, vocab_size=self.vocab_size, rngs=nnx.Rngs(key))
+    def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
+        """Random parameters for a head of this target; the tokens that it knows are the
+        first ones.
+        """
+        vocab_size = target.vocab_size
+        head = Eagle3Head(self.config, vocab_size=vocab_size, rngs=nnx.Rngs(key))
         params = nnx.to_pure_dict(nnx.split(head)[1])
         size = self.config.draft_vocab_size
         if size is not None:
@@ -46,7 +47,7 @@ class Eagle3(FeatureDrafter):
     def head(self, params: PyTree) -> Any:
         """The network around its parameters."""
         own = {name: value for name, value in params.items() if name != TOKENS}
-        return nnx.merge(_graph(self.config, self.vocab_size), own)
+        return nnx.merge(_graph(self.config), own)
 
     def logits(
         self, target: Target, params: Params, states: Float[Array, "B W D"]
@@ -61,8 +62,8 @@ class Eagle3(FeatureDrafter):
 
 
 @functools.cache
-def _graph(config: Eagle3Config, vocab_size: int) -> nnx.GraphDef:
-    def build() -> Eagle3Head:
-        return Eagle3Head(config, vocab_size=vocab_size, rngs=nnx.Rngs(0))
+def _graph(config: Eagle3Config) -> nnx.GraphDef:
+    def build() -> Eagle3Head:  # of any vocabulary: sizes are the parameters'
+        return Eagle3Head(config, vocab_size=1, rngs=nnx.Rngs(0))
 
     return nnx.split(nnx.eval_shape(build))[0]

@@ -73,33 +73,61 @@ class DecoderConfig:
         return self.windows[layer] if self.windows else None
 
 
+@runtime_checkable
+class Heads(Protocol):
+    """What a configuration says of attention."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_width(self) -> int: ...
+    @property
+    def attention_bias(self) -> bool: ...
+    @property
+    def dtype(self) -> str: ...
+
+
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions; where keys and values are kept is
     the caller's business.
+
+    `inputs` is the width that it reads, where that is not the one that it writes;
+    `head_norm` makes the norm of queries, and that of keys.
     """
 
-    def __init__(self, config: DecoderConfig, layer: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: Heads,
+        rope: RoPE,
+        *,
+        inputs: int | None = None,
+        window: int | None = None,
+        scale: float | None = None,
+        head_norm: Callable[[], RMSNorm] | None = None,
+        rngs: nnx.Rngs,
+    ):
         heads, kv_heads = (
             config.num_heads * config.head_width,
             config.num_kv_heads * config.head_width,
         )
+        inputs = config.width if inputs is None else inputs
         dtype, bias = jnp.dtype(config.dtype), config.attention_bias
         self.head_width = config.head_width
-        self.window = config.window(layer)
-        self.scale = config.attention_scale
-        local = None if self.window is None else config.local_rope
-        self.rope = config.rope if local is None else local
-        self.query = Linear(config.width, heads, bias=bias, dtype=dtype, rngs=rngs)
-        self.key = Linear(config.width, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
-        self.value = Linear(config.width, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
+        self.rope, self.window, self.scale = rope, window, scale
+        self.query = Linear(inputs, heads, bias=bias, dtype=dtype, rngs=rngs)
+        self.key = Linear(inputs, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
+        self.value = Linear(inputs, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
         self.output = Linear(heads, config.width, dtype=dtype, rngs=rngs)
-        normed = config.query_key_norm
-        self.query_norm = _norm(config, config.head_width) if normed else None
-        self.key_norm = _norm(config, config.head_width) if normed else None
+        self.query_norm = None if head_norm is None else head_norm()
+        self.key_norm = None if head_norm is None else head_norm()
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Float[Array, "B T I"],
         positions: Int[Array, "B T"],
         layer: int,
         attend: Attend,
@@ -121,7 +149,18 @@ class DecoderLayer(nnx.Module):
     def __init__(self, config: DecoderConfig, layer: int, *, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
         self.attention_norm = _norm(config, width)
-        self.attention = Attention(config, layer, rngs=rngs)
+        window = config.window(layer)
+        local = None if window is None else config.local_rope
+        self.attention = Attention(
+            config,
+            config.rope if local is None else local,
+            window=window,
+            scale=config.attention_scale,
+            head_norm=(lambda: _norm(config, config.head_width))
+            if config.query_key_norm
+            else None,
+            rngs=rngs,
+        )
         self.attention_post_norm = _norm(config, width) if config.sandwich else None
         self.mlp_norm = _norm(config, width)
         how = {"activation": config.activation, "dtype": dtype, "rngs": rngs}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from specdec_jax.nn._decoder import Attend
+from specdec_jax.nn._decoder import Attend, Attention
 from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
 
 
@@ -44,7 +44,7 @@ class EagleHead(nnx.Module):
         self.fusion = Linear(
             2 * width, width, bias=config.fusion_bias, dtype=dtype, rngs=rngs
         )
-        self.attention = HeadAttention(config, width, rngs=rngs)
+        self.attention = Attention(config, config.rope, rngs=rngs)
         self.mlp_norm = RMSNorm(width, epsilon=config.norm_epsilon, dtype=dtype)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
@@ -55,44 +55,14 @@ class EagleHead(nnx.Module):
     def __call__(
         self,
         embedded: Float[Array, "B T D"],
-        hidden: Float[Array, "B T D"],
+        state: Float[Array, "B T D"],
         positions: Int[Array, "B T"],
         attend: Attend,
     ) -> Float[Array, "B T D"]:
         """The feature of the position after each row's."""
-        x = self.fusion(jnp.concatenate([embedded, hidden], axis=-1))
+        x = self.fusion(jnp.concatenate([embedded, state], axis=-1))
         x = x + self.attention(x, positions, 0, attend)
         return x + self.mlp(self.mlp_norm(x))
-
-
-class HeadAttention(nnx.Module):
-    """Grouped-query attention over an input that may be wider than the model."""
-
-    def __init__(self, config: EagleConfig, inputs: int, *, rngs: nnx.Rngs):
-        dtype, bias = jnp.dtype(config.dtype), config.attention_bias
-        heads = config.num_heads * config.head_width
-        kv_heads = config.num_kv_heads * config.head_width
-        self.head_width = config.head_width
-        self.rope = config.rope
-        self.query = Linear(inputs, heads, bias=bias, dtype=dtype, rngs=rngs)
-        self.key = Linear(inputs, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
-        self.value = Linear(inputs, kv_heads, bias=bias, dtype=dtype, rngs=rngs)
-        self.output = Linear(heads, config.width, dtype=dtype, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Float[Array, "B T I"],
-        positions: Int[Array, "B T"],
-        layer: int,
-        attend: Attend,
-    ) -> Float[Array, "B T D"]:
-        query, key, value = (
-            part(x).reshape(*x.shape[:2], -1, self.head_width)
-            for part in (self.query, self.key, self.value)
-        )
-        query, key = self.rope(query, positions), self.rope(key, positions)
-        read = attend(layer, query, key, value)
-        return self.output(read.reshape(*x.shape[:2], -1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +97,7 @@ class Eagle3Layer(nnx.Module):
         self.state_norm = _norm(config, width)
         self.token_norm = _norm(config, width) if is_first else None
         inputs = 2 * width if is_first else width
-        self.attention = HeadAttention(config, inputs, rngs=rngs)
+        self.attention = Attention(config, config.rope, inputs=inputs, rngs=rngs)
         self.mlp_norm = _norm(config, width)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
