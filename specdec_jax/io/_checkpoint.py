@@ -52,7 +52,31 @@ def load_params(
         like,
         shardings,
     )
+    _check_same(folder, like)
+    return ocp.load(str(folder), abstract)
+
+
+def _check_same(folder: Path, like: PyTree) -> None:
+    """Compare names and shapes, so that Orbax need not fail in the middle."""
     try:
-        return ocp.load(str(folder), abstract)
+        stored = _shapes(ocp.metadata(str(folder)).metadata)
     except Exception as error:  # of many classes
-        raise ValueError(f"{folder} does not hold these parameters: {error}") from error
+        raise ValueError(f"{folder} holds no parameters: {error}") from error
+    wanted = _shapes(like)
+    wrong = [f"{name} is missing" for name in sorted(wanted.keys() - stored.keys())]
+    wrong += [f"{name} is too much" for name in sorted(stored.keys() - wanted.keys())]
+    wrong += [
+        f"{name} is {stored[name]}, not {shape}"
+        for name, shape in wanted.items()
+        if stored.get(name, shape) != shape
+    ]
+    if wrong:
+        raise ValueError(f"{folder} holds other parameters: " + "; ".join(wrong))
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """By the path of each array, in which Orbax writes numbers as text."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
