@@ -22,6 +22,7 @@ FLOORS = {
     "_cache": 1,
     "_stats": 1,
     "_stops": 1,
+    "_lesson": 1,
     "_sharding": 1,
     "io": 1,
     "_verify": 2,
@@ -37,6 +38,7 @@ FLOORS = {
     "_check": 4,
     "_compile": 4,
     "plan": 5,
+    "train": 5,
     "text": 6,
     "bench": 6,
     "": 6.5,  # specdec_jax itself, which re-exports the rest to users and to the cli

@@ -245,4 +245,103 @@ class Fetch:
     """Errors with their traceback."""
 
 
-Command = Generate | Chat | Demo | Bench | Compile | Info | Fetch
+@dataclass(frozen=True)
+class Regenerate:
+    """Let the model answer prompts, and write its answers as a corpus to train on."""
+
+    output: Annotated[Path, arg(metavar="FOLDER")]
+    """Of the corpus; the same command goes on where it was interrupted."""
+    prompts: Annotated[Path | None, _optional("FILE.jsonl", "none")] = None
+    """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
+    own: int = 0
+    """Answer so many questions more, which the model writes itself."""
+    temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0, 0.8)
+    """One prompt is answered at each, in turn."""
+    max_new_tokens: int = 320
+    """Of an answer."""
+    batch: int = 8
+    """Prompts that are answered at once."""
+    shard: int = 512
+    """Texts of a file."""
+    drafter: Literal["ngram", "plain"] = "ngram"
+    """What makes it fast; the answers are the model's own in any case."""
+    seed: int = 0
+    """Of questions and answers."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a drafter as its recipe says, or go on where it stopped. With a recipe,
+    --help lists all that can be changed in it.
+    """
+
+    file: Annotated[Positional[Path], arg(metavar="RECIPE.py")]
+    """A Python file that defines `recipe`; it is run."""
+    output: Annotated[Path, _optional("FOLDER", "runs/ and the recipe's folder")] = (
+        Path("runs")
+    )
+    """Of checkpoints, metrics and curves; an interrupted run goes on."""
+    cache: Annotated[Path | None, _optional("FOLDER", "features in --output")] = None
+    """Of what the target makes of the corpus, where the recipe caches that."""
+    devices: Annotated[int | None, _optional("N", "one")] = None
+    """Spread the batches, parameters and optimiser over so many."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Say what a drafter's drafts are worth: tokens per verification, by task."""
+
+    head: Annotated[Positional[Path], arg(metavar="FOLDER")]
+    """The drafter's: config.json and weights."""
+    prompts: Annotated[tuple[Path, ...], arg(metavar="FILE.jsonl")]
+    """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
+    trees: Annotated[tuple[str, ...], arg(metavar="TREE")] = ("chain:5",)
+    """chain:DEPTH, static, or grown:NODES,DEPTH,WIDTH; each is measured."""
+    temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
+    """Each is measured."""
+    per_task: int = 8
+    """Prompts of each task of a file, at even distances."""
+    new_tokens: int = 96
+    """Of each answer, unless it ends before."""
+    max_prompt: Annotated[int | None, _optional("N", "what the model can hold")] = None
+    """Longer prompts are left out."""
+    batch: int = 8
+    """Prompts of one task that are answered at once."""
+    output: Annotated[Path | None, _optional("FILE.json", "none")] = None
+    """Write the numbers."""
+    debug: Switch = False
+    """Errors with their traceback."""
+    model: ModelOptions = ModelOptions()
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the best drafter of a run as a folder that can be used: by this library, or
+    by others.
+    """
+
+    file: Annotated[Positional[Path], arg(metavar="RECIPE.py")]
+    """The run's recipe."""
+    output: Annotated[Positional[Path], arg(metavar="FOLDER")]
+    """Where to: config.json and model.safetensors."""
+    run: Annotated[
+        Path | None, _optional("FOLDER", "runs/ and the recipe's folder")
+    ] = None
+    """Of the run."""
+    format: Annotated[
+        Literal["eagle", "eagle3", "specforge", "speculators"] | None,
+        _optional("{eagle,eagle3,specforge,speculators}", "the authors'"),
+    ] = None
+    """The authors' own, SpecForge's, or that of vLLM's speculators."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the weights."""
+    debug: Switch = False
+    """Errors with their traceback."""
+
+
+Command = Generate | Chat | Demo | Bench | Regenerate | Train | Compile | Info | Fetch

@@ -5,7 +5,7 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import tyro
@@ -21,6 +21,8 @@ from specdec_jax.cli import (
     _fetch,
     _generate,
     _info,
+    _regenerate,
+    _train,
 )
 from specdec_jax.cli._arguments import (
     Bench,
@@ -31,6 +33,8 @@ from specdec_jax.cli._arguments import (
     Fetch,
     Generate,
     Info,
+    Regenerate,
+    Train,
 )
 from specdec_jax.cli._show import Screens, versions
 from specdec_jax.io import cache_folder
@@ -58,14 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         if list(arguments) == ["--version"]:
             screens.out.out(", ".join(f"{k} {v}" for k, v in versions().items()))
             return 0
-        command = tyro.cli(
-            Command,
-            prog="specdec-jax",
-            description=_DESCRIPTION,
-            args=list(arguments) or ["--help"],
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
-        return _do(command, screens)
+        return _do(lambda: _parse(list(arguments)), screens)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -74,10 +71,31 @@ def run(arguments: Sequence[str]) -> int:
         return 0
 
 
-def _do(command: Command, screens: Screens) -> int:
+def _parse(arguments: list[str]) -> Command:
+    if arguments[:1] == ["train"] and arguments[1:2] not in ([], ["--help"], ["-h"]):
+        return _train.parse(arguments[1:])  # a recipe has options of its own
+    return tyro.cli(
+        Command,
+        prog="specdec-jax",
+        description=_DESCRIPTION,
+        args=arguments or ["--help"],
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def _do(parse: Callable[[], Command], screens: Screens) -> int:
+    is_debugging = False
     try:
+        command = parse()
+        is_debugging = command.debug
         set_up_jax()
         match command:
+            case Regenerate():
+                return _regenerate.regenerate(command, screens)
+            case _train.Changed():
+                return _train.train(command, screens)
+            case Train():
+                raise AssertionError("its recipe is read first")
             case Generate():
                 return _generate.generate(command, screens)
             case Chat():
@@ -95,7 +113,7 @@ def _do(command: Command, screens: Screens) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, ImportError, OSError, RuntimeError) as error:
-        if command.debug:
+        if is_debugging:
             raise
         screens.err.print(Text(f"error: {error}", "red"), soft_wrap=True)
         return 1 if isinstance(error, GenerationError) else 2

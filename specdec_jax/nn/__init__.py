@@ -3,6 +3,7 @@ decoder.
 """
 
 from specdec_jax.nn._attention import attention as attention
+from specdec_jax.nn._chunked import chunked_sum as chunked_sum
 from specdec_jax.nn._decoder import Attend as Attend
 from specdec_jax.nn._decoder import Decoder as Decoder
 from specdec_jax.nn._decoder import DecoderConfig as DecoderConfig
@@ -17,3 +18,6 @@ from specdec_jax.nn._layers import MLP as MLP
 from specdec_jax.nn._layers import Linear as Linear
 from specdec_jax.nn._layers import RMSNorm as RMSNorm
 from specdec_jax.nn._layers import RoPE as RoPE
+from specdec_jax.nn._product import product as product
+from specdec_jax.nn._unroll import Rows as Rows
+from specdec_jax.nn._unroll import next_states as next_states

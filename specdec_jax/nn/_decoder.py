@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_jax.nn._experts import Experts, ExpertsConfig
 from specdec_jax.nn._layers import MLP, Activation, Linear, RMSNorm, RoPE
+from specdec_jax.nn._product import product
 
 
 @runtime_checkable
@@ -241,6 +242,4 @@ class Decoder(nnx.Module):
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Float32 logits of the next token."""
         weight = (self.embedding if self.head is None else self.head.weight)[...]
-        return jnp.einsum(
-            "btd,vd->btv", hidden, weight, preferred_element_type=jnp.float32
-        )
+        return product(hidden, weight)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_jax.nn._decoder import Attend, Attention
 from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
+from specdec_jax.nn._product import product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +173,7 @@ class Eagle3Head(nnx.Module):
     def logits(self, state: Float[Array, "B T D"]) -> Float[Array, "B T W"]:
         """Float32, over the tokens that it knows."""
         normed = state if self.recycle_normed else self.norm(state)
-        weight = self.head.weight[...]
-        return jnp.einsum(
-            "btd,vd->btv", normed, weight, preferred_element_type=jnp.float32
-        )
+        return product(normed, self.head.weight[...])
 
 
 def _norm(config: EagleConfig, width: int) -> RMSNorm:

@@ -9,6 +9,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from specdec_jax.nn._product import product
+
 Activation = Literal["silu", "gelu_tanh"]
 
 
@@ -34,7 +36,7 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((outputs,), dtype)) if bias else None
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        y = jnp.einsum("...i,oi->...o", x, self.weight[...])
+        y = product(x, self.weight[...]).astype(x.dtype)
         return y if self.bias is None else y + _like(self.bias[...], y)
 
 

@@ -1,0 +1,117 @@
+"""`specdec-jax evaluate`: what a drafter's drafts are worth, without a clock."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+import specdec_jax as sd
+from specdec_jax import bench as measuring
+from specdec_jax.bench import Acceptance
+from specdec_jax.cli._arguments import Evaluate
+from specdec_jax.cli._heads import load_head, read_tree
+from specdec_jax.cli._setup import load
+from specdec_jax.cli._show import Screens, plain_table
+
+
+def evaluate(command: Evaluate, screens: Screens) -> int:
+    """Answer the prompts with every tree and show what was accepted; status 0."""
+    trees = {name: read_tree(name) for name in command.trees}
+    rows = []
+    for file in command.prompts:
+        rows += measuring.choose_rows(
+            measuring.read_rows(file), tasks=(), per_task=command.per_task
+        )
+    model = load(command.model, screens)
+    prompts = measuring.encode_rows(
+        rows,
+        lambda text: (
+            model.tokenizer.encode_chat([{"role": "user", "content": text}])
+            if model.tokenizer.chat_template is not None
+            else model.tokenizer.encode(text)
+        ),
+    )
+    longest = model.target.max_length - command.new_tokens
+    longest = min(longest, command.max_prompt or longest)
+    fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
+    if not fitting:
+        raise ValueError(f"all {len(prompts)} prompts have more than {longest} tokens")
+    drafter, params = load_head(command.head, model)
+    found: dict[str, list[Acceptance]] = {}
+    for name, tree in trees.items():
+        with _progress(screens) as progress:
+            bar = progress.add_task(name, total=None)
+            answers = measuring.answer(
+                model.target,
+                sd.Params(model.params, params),
+                dataclasses.replace(drafter, tree=tree),
+                fitting,
+                temperatures=command.temperatures,
+                batch=command.batch,
+                new_tokens=command.new_tokens,
+                stop_ids=model.tokenizer.stop_ids,
+                report=lambda done, total, bar=bar, progress=progress: progress.update(
+                    bar, completed=done, total=total
+                ),
+            )
+        found[name] = measuring.acceptances(answers)
+        _show(name, found[name], screens)
+    if command.output is not None:
+        _write(command, found, len(prompts) - len(fitting))
+    return 0
+
+
+def _show(tree: str, found: list[Acceptance], screens: Screens) -> None:
+    table = plain_table(
+        tree, "T", "prompts", "τ", "95 %", "kept by depth", "where proposed"
+    )
+    for x in found:
+        table.add_row(
+            x.task,
+            f"{x.temperature:g}",
+            str(x.prompts),
+            f"{x.tau:.2f}",
+            f"{x.low:.2f} – {x.high:.2f}",
+            " ".join(f"{share:.0%}" for share in x.by_depth),
+            " ".join(
+                "–" if share is None else f"{share:.0%}" for share in x.conditional
+            ),
+        )
+    screens.out.print(table)
+
+
+def _write(
+    command: Evaluate, found: dict[str, list[Acceptance]], left_out: int
+) -> None:
+    said: dict[str, Any] = {
+        "head": str(command.head),
+        "model": command.model.model,
+        "dtype": command.model.dtype,
+        "prompts": [Path(file).name for file in command.prompts],
+        "left_out": left_out,
+        "new_tokens": command.new_tokens,
+        "trees": {name: [x.to_json() for x in rows] for name, rows in found.items()},
+    }
+    assert command.output is not None
+    text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+    command.output.write_text(text, "utf-8")
+
+
+def _progress(screens: Screens) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screens.err,
+        transient=True,
+        disable=not screens.err.is_terminal,
+    )

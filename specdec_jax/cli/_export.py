@@ -1,0 +1,45 @@
+"""`specdec-jax export`: the best drafter of a run, as a folder for use."""
+
+import tempfile
+from pathlib import Path
+
+import jax.numpy as jnp
+
+import specdec_jax as sd
+from specdec_jax import train as training
+from specdec_jax.cli._arguments import Export, ModelOptions
+from specdec_jax.cli._setup import load
+from specdec_jax.cli._show import Screens
+from specdec_jax.cli._train import read_recipe
+
+_FILES = ("config.json", "model.safetensors")
+
+
+def export(command: Export, screens: Screens) -> int:
+    """Write it, beside whatever else is in the folder; status 0."""
+    there = [name for name in _FILES if (command.output / name).exists()]
+    if there:
+        raise ValueError(f"{command.output} holds {' and '.join(there)} already")
+    command.output.parent.mkdir(parents=True, exist_ok=True)
+    recipe = read_recipe(command.file)
+    run = command.run or Path("runs") / command.file.resolve().parent.name
+    model = load(ModelOptions(recipe.target, recipe.dtype), screens)
+    fitted = training.load_best(recipe, model.target, run)
+    usual = "eagle3" if isinstance(fitted.drafter, sd.Eagle3) else "eagle"
+    with tempfile.TemporaryDirectory(dir=command.output.parent) as folder:
+        sd.save_drafter(
+            Path(folder) / "head",
+            fitted.drafter,
+            fitted.params,
+            model.target,
+            format=command.format or usual,
+            dtype=jnp.dtype(command.dtype),
+            verifier=recipe.target,
+        )
+        command.output.mkdir(exist_ok=True)
+        for file in (Path(folder) / "head").iterdir():
+            file.replace(command.output / file.name)
+    screens.out.print(
+        f"τ {fitted.tau:.3f} at step {fitted.step}: {command.output}", soft_wrap=True
+    )
+    return 0

@@ -1,0 +1,47 @@
+"""A matrix product that stays fast in bfloat16, forwards and backwards."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+@jax.custom_vjp
+def product(
+    x: Float[Array, "... I"], weight: Float[Array, "O I"]
+) -> Float[Array, "... O"]:
+    """x · weightᵀ in float32, whatever the dtype of the two.
+
+    So are its gradients summed, of a cotangent that is rounded to the dtype of `x`
+    first: matrix units multiply two operands of one narrow dtype. (Left to itself, JAX
+    multiplies a float32 cotangent with bfloat16 weights, on a CPU five times slower.)
+    """
+    return _dot("...i,oi->...o", x, weight)
+
+
+def _forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _dot("...i,oi->...o", x, weight), (x, weight)
+
+
+def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, weight = kept
+    cotangent = cotangent.astype(x.dtype)
+    to_x = _dot("...o,oi->...i", cotangent, weight).astype(x.dtype)
+    rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, weight.shape[0])
+    to_weight = _dot("ot,ti->oi", _transposed(columns), rows).astype(weight.dtype)
+    return to_x, to_weight
+
+
+product.defvjp(_forward, _backward)
+
+
+def _transposed(x: Float[Array, "T O"]) -> Float[Array, "O T"]:
+    """Really laid out so: XLA would fold the transposition into the product, for which
+    a CPU has no fast kernel in bfloat16 (140 against 480 GFLOP/s on two cores).
+    """
+    if x.dtype != jnp.bfloat16:
+        return x.T
+    return jax.lax.reduce_precision(x.T, exponent_bits=8, mantissa_bits=7)
+
+
+def _dot(how: str, x: Array, y: Array) -> Array:
+    return jnp.einsum(how, x, y, preferred_element_type=jnp.float32)

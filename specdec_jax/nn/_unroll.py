@@ -1,0 +1,96 @@
+"""A head run on its own states, every row of a text at once (EAGLE-3's training-time
+test, Li et al. 2025, arXiv 2503.01840, §3.2).
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Rows(NamedTuple):
+    """Keys and values of every depth so far, of each layer: depth 0 is the genuine
+    rows, and of the others a row sees none but its own.
+    """
+
+    keys: tuple[tuple[Float[Array, "B T K H"], ...], ...] = ()
+    values: tuple[tuple[Float[Array, "B T K H"], ...], ...] = ()
+
+
+def next_states(
+    head: Any,
+    embedded: Float[Array, "B T D"],
+    states: Float[Array, "B T D"],
+    positions: Int[Array, "B T"],
+    sees: Bool[Array, "B T T"],
+    rows: Rows,
+) -> tuple[Float[Array, "B T D"], Rows]:
+    """What `head` makes of every row one depth further on, where each stands at its
+    position in the text and the depth; and the rows with it.
+    """
+    depth = len(rows.keys)
+    keys: list[Array] = []
+    values: list[Array] = []
+
+    def attend(
+        layer: int,
+        query: Array,
+        key: Array,
+        value: Array,
+        /,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+    ) -> Array:
+        keys.append(key)
+        values.append(value)
+        mask = sees
+        if window is not None:
+            ahead = positions[:, :, None] + depth - positions[:, None, :]
+            mask = sees & (ahead < window)
+        return _attention(
+            query,
+            [of_depth[layer] for of_depth in (*rows.keys, keys)],
+            [of_depth[layer] for of_depth in (*rows.values, values)],
+            mask,
+            scale,
+        )
+
+    output = head(embedded, states, positions + depth, attend)
+    return output, Rows((*rows.keys, tuple(keys)), (*rows.values, tuple(values)))
+
+
+def _attention(
+    query: Float[Array, "B T Q H"],
+    keys: list[Float[Array, "B T K H"]],
+    values: list[Float[Array, "B T K H"]],
+    mask: Bool[Array, "B T T"],
+    scale: float | None,
+) -> Float[Array, "B T Q H"]:
+    """The genuine rows that `mask` shows, and a row's own of each later depth: two sets
+    of scores, one softmax, and no matrix of a row against every depth.
+    """
+    batch, size, heads, width = query.shape
+    kv_heads = keys[0].shape[2]
+    scale = width**-0.5 if scale is None else scale
+    grouped = query.reshape(batch, size, kv_heads, heads // kv_heads, width)
+    grouped = grouped * jnp.asarray(scale, grouped.dtype)
+    wide = {"preferred_element_type": jnp.float32}
+    genuine = jnp.einsum("btkgh,bskh->bkgts", grouped, keys[0], **wide)
+    genuine = jnp.where(mask[:, None, None], genuine, -jnp.inf)
+    best = genuine.max(-1)
+    own = [jnp.einsum("btkgh,btkh->bkgt", grouped, key, **wide) for key in keys[1:]]
+    for score in own:
+        best = jnp.maximum(best, score)
+    weights = jnp.exp(genuine - best[..., None])
+    total = weights.sum(-1)
+    read = jnp.einsum(
+        "bkgts,bskh->btkgh", weights.astype(values[0].dtype), values[0], **wide
+    )
+    for score, value in zip(own, values[1:], strict=True):
+        weight = jnp.exp(score - best)
+        total = total + weight
+        weight = weight.astype(value.dtype)
+        read = read + jnp.einsum("bkgt,btkh->btkgh", weight, value, **wide)
+    total = total.transpose(0, 3, 1, 2)[..., None]
+    return (read / total).reshape(query.shape).astype(query.dtype)

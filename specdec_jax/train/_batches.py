@@ -1,0 +1,110 @@
+"""Texts in rows of one length, shuffled anew in every epoch, by grain."""
+
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+from grain.experimental import FirstFitPackIterDataset
+
+from specdec_jax.train._corpus import Corpus
+
+_BINS = 8  # rows of a batch that are packed at once, times the rows of a batch
+
+
+class Rows(NamedTuple):
+    """Some rows of texts as a lesson has them; `at` is where each token is in the
+    corpus, 0 where there is none.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    texts: np.ndarray
+    is_answer: np.ndarray
+    at: np.ndarray
+
+
+class _Texts(grain.sources.RandomAccessDataSource):
+    """Of each text its places in the corpus, the first `length` of them."""
+
+    def __init__(self, corpus: Corpus, length: int):
+        self._starts, self._lengths = corpus.starts, corpus.lengths
+        self._length = length
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
+        start, length = self._starts[index], self._lengths[index]
+        return {"at": np.arange(start, start + min(length, self._length))}
+
+
+class Batches:
+    """Endless batches of rows, in an order that `seed` decides.
+
+    `state` is all that is needed to go on from here: a small JSON value.
+    """
+
+    def __init__(self, corpus: Corpus, *, rows: int, length: int, seed: int):
+        self._corpus, self._is_answer = corpus, corpus.is_answer()
+        texts = grain.MapDataset.source(_Texts(corpus, length)).seed(seed)
+        packed = FirstFitPackIterDataset(
+            texts.shuffle().repeat().to_iter_dataset(),
+            length_struct={"at": length},
+            num_packing_bins=rows * _BINS,
+            seed=seed,
+        )
+        self._rows = iter(packed.batch(rows, drop_remainder=True))
+
+    def __next__(self) -> Rows:
+        packed = next(self._rows)
+        at, texts = packed["at"], packed["at_segment_ids"].astype(np.int32)
+        return rows_at(self._corpus, self._is_answer, at, texts, packed["at_positions"])
+
+    @property
+    def state(self) -> Any:
+        """Where the batches are."""
+        return self._rows.get_state()
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._rows.set_state(state)
+
+
+def rows_at(
+    corpus: Corpus,
+    is_answer: np.ndarray,
+    at: np.ndarray,
+    texts: np.ndarray,
+    positions: np.ndarray,
+) -> Rows:
+    """The rows whose tokens are at these places of a corpus."""
+    is_text = texts > 0
+    return Rows(
+        np.where(is_text, corpus.tokens[at], 0).astype(np.int32),
+        positions.astype(np.int32),
+        texts,
+        is_answer[at] & is_text,
+        at,
+    )
+
+
+def in_order(corpus: Corpus, *, length: int) -> tuple[np.ndarray, ...]:
+    """Every text once, in the corpus' order, in as few rows as that takes: `at`, texts
+    and positions "B T". A text longer than a row is cut.
+    """
+    filled, row, used, number = [], 0, 0, 0
+    for start, size in zip(
+        corpus.starts, np.minimum(corpus.lengths, length), strict=True
+    ):
+        if used + size > length:
+            row, used, number = row + 1, 0, 0
+        number += 1
+        filled.append((row, used, number, start, size))
+        used += size
+    at, texts, positions = np.zeros((3, row + 1, length), np.int64)
+    for row, used, number, start, size in filled:
+        here = slice(used, used + size)
+        at[row, here] = np.arange(start, start + size)
+        texts[row, here] = number
+        positions[row, here] = np.arange(size)
+    return at, texts.astype(np.int32), positions

@@ -1,0 +1,107 @@
+"""The last and the best of a run, by Orbax: written beside the training, each whole or
+not at all.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+from orbax.checkpoint import v1 as ocp
+
+from specdec_jax.train._step import TrainState
+
+_TAU = "tau"
+
+
+class Saved(NamedTuple):
+    """A checkpoint: the state, and small values that go with it."""
+
+    state: TrainState
+    more: dict[str, Any]
+
+
+class Checkpoints:
+    """Of one run, in one folder. A context: what is being written is finished at its
+    end.
+    """
+
+    def __init__(self, folder: Path):
+        keep = ocp.training.preservation_policies
+        self._checkpointer = ocp.training.Checkpointer(
+            folder.absolute(),
+            save_decision_policy=_Always(),
+            preservation_policy=keep.AnyPreservationPolicy(
+                [
+                    keep.LatestN(1),
+                    keep.BestN(
+                        get_metric_fn=lambda metrics: metrics[_TAU],
+                        n=1,
+                        keep_checkpoints_without_metrics=False,
+                    ),
+                ]
+            ),
+            cleanup_tmp_directories=True,
+        )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._checkpointer.close()
+
+    @property
+    def last(self) -> int | None:
+        """The step of the newest; None where there is none."""
+        latest = self._checkpointer.latest
+        return None if latest is None else latest.step
+
+    @property
+    def best(self) -> int | None:
+        """The step of the one with the highest τ."""
+        judged = [x for x in self._checkpointer.checkpoints if x.metrics is not None]
+        return max(judged, key=lambda x: x.metrics[_TAU]).step if judged else None
+
+    def tau(self, step: int) -> float:
+        """Of a checkpoint that was judged."""
+        found = (x for x in self._checkpointer.checkpoints if x.step == step)
+        return float(next(found).metrics[_TAU])
+
+    def save(self, saved: Saved, *, tau: float) -> None:
+        """Write it while the caller goes on; the state may be consumed meanwhile.
+
+        Raises:
+            OSError: the disk is full; what was there before stays.
+        """
+        state = saved.state._replace(key=jax.random.key_data(saved.state.key))
+        self._checkpointer.wait()  # at most one at a time, and its errors
+        self._checkpointer.save_async(
+            int(state.step),
+            jax.tree.map(jnp.copy, state._asdict()),
+            metrics={_TAU: tau},
+            custom_metadata=saved.more,
+        )
+
+    def load(self, step: int, like: TrainState) -> Saved:
+        """Read the one of a step, onto devices as `like` is, which may be abstract."""
+        like = like._replace(key=jax.eval_shape(jax.random.key_data, like.key))
+        one = SingleDeviceSharding(jax.devices()[0])
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(
+                x.shape, x.dtype, sharding=getattr(x, "sharding", None) or one
+            ),
+            like._asdict(),
+        )
+        state = TrainState(**self._checkpointer.load(step, abstract))
+        more = self._checkpointer.metadata(step).custom_metadata
+        return Saved(
+            state._replace(key=jax.random.wrap_key_data(state.key)), dict(more or {})
+        )
+
+
+class _Always:
+    """When to save is the caller's decision."""
+
+    def should_save(self, step: Any, previous_steps: Any, *, context: Any) -> bool:
+        return True

@@ -1,0 +1,72 @@
+"""A target, its answers and recipes, small enough to train in seconds."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from folders import random_params, tiny_target
+
+import specdec_jax as sd
+from specdec_jax import train
+from specdec_jax.nn import Eagle3Config, EagleConfig
+
+TARGET = tiny_target("llama")
+WEIGHTS = random_params(TARGET)
+_SIZES: dict[str, Any] = {
+    "width": 48,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_width": 12,
+    "mlp_width": 80,
+}
+CHAIN = sd.GrownTree(num_nodes=4, depth=3, width=1)
+EAGLE = sd.Eagle(EagleConfig(**_SIZES), CHAIN)
+EAGLE3 = sd.Eagle3(
+    Eagle3Config(**_SIZES, feature_width=144, draft_vocab_size=40),
+    CHAIN,
+    taps=(0, 1, 2),
+)
+# What the objective is, and how few steps of it make something better.
+RUNS: dict[str, tuple[Any, Any]] = {
+    "eagle": (EAGLE, train.FeatureRegression()),
+    "eagle 3": (EAGLE3, train.TrainingTimeTest(steps=3)),
+}
+
+
+@functools.cache
+def corpus(texts: int = 60) -> train.Corpus:
+    """Answers of the target to random prompts."""
+    random = np.random.default_rng(0)
+    prompts = [
+        random.integers(0, 61, random.integers(3, 9)).tolist() for _ in range(texts)
+    ]
+    answers = sd.generate(
+        TARGET,
+        sd.Params(WEIGHTS),
+        sd.Plain(),
+        prompts,
+        sampling=sd.Sampling(max_new_tokens=20),
+    ).tokens
+    whole = [np.concatenate(pair) for pair in zip(prompts, answers, strict=True)]
+    return train.Corpus(
+        np.concatenate(whole).astype(np.int32),
+        np.array([len(x) for x in whole], np.int32),
+        np.array([len(x) for x in prompts], np.int32),
+    )
+
+
+def recipe(name: str, **changes: Any) -> train.Recipe:
+    """Six steps, judged after every third."""
+    drafter, objective = RUNS[name]
+    parts: dict[str, Any] = {
+        "data": train.Data(length=64, rows=2, held_out=8),
+        "optimizer": train.Optimizer(peak=3e-3, warmup=2),
+        "evaluation": train.Evaluation(every=3, prompts=2, new_tokens=6),
+        "steps": 6,
+    }
+    return train.Recipe("tiny", drafter, objective, **(parts | changes))
+
+
+def fit(recipe: train.Recipe, folder: Path, **more: Any) -> train.Fitted:
+    return train.fit(recipe, TARGET, WEIGHTS, corpus(), folder, **more)

@@ -1,0 +1,254 @@
+"""A run: what it learns, that it goes on where it stopped, and what ends it."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+
+from specdec_jax import train
+from specdec_jax._types import Params
+from specdec_jax.train import _fit
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(step):
+    def report(event):
+        if isinstance(event, train.Evaluated) and event.step >= step:
+            raise Stopped
+
+    return report
+
+
+@pytest.mark.parametrize("name", small.RUNS)
+def test_half_and_half_is_the_whole(name, tmp_path):
+    """2N steps are N, a stop, and N more: bitwise, data and noise included."""
+    recipe = small.recipe(name)
+    whole = small.fit(recipe, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        # Stopped when step 6 has been judged, before it is saved: 3 is what there is.
+        small.fit(recipe, tmp_path / "half", report=stop_at(6))
+    rest = small.fit(recipe, tmp_path / "half")
+    assert rest.step == whole.step
+    assert_same(rest.params, whole.params)
+    assert rest.tau == whole.tau
+    lines = (tmp_path / "half" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == [3, 3, 6, 6, 6, 6]
+
+
+def test_online_is_cached(tmp_path):
+    """But for the bfloat16 that the cache keeps."""
+    cached = small.fit(small.recipe("eagle 3"), tmp_path / "cached")
+    data = dataclasses.replace(small.recipe("eagle 3").data, features="online")
+    online = small.fit(small.recipe("eagle 3", data=data), tmp_path / "online")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=0.02),
+        cached.params,
+        online.params,
+    )
+
+
+def test_a_second_run_takes_the_features_that_are_there(tmp_path):
+    seen = []
+    for name in ("one", "two"):
+        small.fit(
+            small.recipe("eagle 3", steps=1),
+            tmp_path / name,
+            cache=tmp_path / "features",
+            report=lambda event: seen.append(type(event).__name__),
+        )
+    first = seen.index("Evaluated")
+    assert "Filled" in seen[:first] and "Filled" not in seen[first:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", small.RUNS)
+def test_it_learns_by_heart(name, tmp_path):
+    """Fifty texts, over and over: the loss falls, and drafts of what was learned are
+    right.
+    """
+    recipe = small.recipe(
+        name,
+        steps=300,
+        evaluation=train.Evaluation(every=300, prompts=8, new_tokens=16),
+        data=train.Data(length=64, rows=4, held_out=8),
+        optimizer=train.Optimizer(peak=1e-2, warmup=10),
+    )
+    losses = []
+
+    def report(event):
+        if isinstance(event, train.Trained):
+            losses.append(event.loss)
+
+    fitted = small.fit(recipe, tmp_path, report=report)
+    assert np.mean(losses[-3:]) < 0.5 * losses[0]
+    corpus = small.corpus().part(0, 8)
+    stats = train.simulate(
+        small.TARGET,
+        Params(small.WEIGHTS, fitted.params),
+        fitted.drafter,
+        corpus.prompts(),
+        new_tokens=16,
+        temperature=0.0,
+        stop_ids=(),
+    )
+    assert stats.acceptance_length() > 1.3
+
+
+def test_parts_of_a_batch_are_a_batch(tmp_path):
+    """Gradients are added before a step, every label counting the same."""
+    gradients = []
+    for rows, accumulate in ((4, 1), (2, 2)):
+        data = train.Data(length=64, rows=rows, held_out=8, accumulate=accumulate)
+        run = _fit._Run(
+            small.recipe("eagle 3", data=data),
+            small.TARGET,
+            small.WEIGHTS,
+            small.corpus(),
+            tmp_path,
+            None,
+            (),
+            lambda event: None,
+        )
+        rows_of = small.recipe(
+            "eagle 3", data=train.Data(length=64, rows=4, held_out=8)
+        )
+        source = train._batches.Batches(run.learned, rows=4, length=64, seed=0)
+        lesson = _lesson(run, next(source), accumulate)
+        state, metrics = run.step(small.WEIGHTS, run.initial(), lesson)
+        gradients.append((state.params, metrics))
+        assert rows_of.data.rows == 4
+    (one, first), (two, second) = gradients
+    np.testing.assert_allclose(first.loss, second.loss, rtol=1e-5)
+    assert first.labels == second.labels
+    np.testing.assert_allclose(first.gradient_norm, second.gradient_norm, rtol=1e-4)
+
+
+def _lesson(run, rows, parts):
+    seen = run.observe(rows)
+    arrays = (*rows[:4], *seen)
+    split = [jnp.asarray(x).reshape(parts, -1, *x.shape[1:]) for x in arrays]
+    return _fit.Lesson(*split)
+
+
+def test_killed_while_it_saves(tmp_path):
+    """A process that dies in the middle leaves the checkpoints before, and the next
+    one ends as if nothing had been.
+    """
+    program = f"""
+import sys
+sys.path[:0] = {[p for p in sys.path if p]!r}
+import jax
+from pathlib import Path
+import small
+from specdec_jax import train
+recipe = small.recipe("eagle 3", steps=400,
+    evaluation=train.Evaluation(every=2, prompts=1, new_tokens=2))
+folder = Path({str(tmp_path / "run")!r})
+small.fit(recipe, folder, report=lambda event: print(event, flush=True))
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("Evaluated(step=6,"):
+            time.sleep(0.005)
+            child.send_signal(signal.SIGKILL)
+            break
+    child.wait()
+    recipe = small.recipe(
+        "eagle 3",
+        steps=400,
+        evaluation=train.Evaluation(every=2, prompts=1, new_tokens=2),
+    )
+    steps = []
+
+    def report(event):
+        if isinstance(event, train.Trained):
+            steps.append(event.step)
+        stop_at(10)(event)
+
+    with pytest.raises(Stopped):
+        small.fit(recipe, tmp_path / "run", report=report)
+    assert steps[0] in (4, 6, 8) and steps[-1] == 10
+    with pytest.raises(Stopped):
+        small.fit(recipe, tmp_path / "whole", report=stop_at(10))
+
+    def metrics(name):
+        return train.read_metrics(tmp_path / name / "metrics.jsonl", "trained")
+
+    ours = {x["step"]: x["loss"] for x in metrics("run")}
+    theirs = {x["step"]: x["loss"] for x in metrics("whole")}
+    assert ours[10] == theirs[10]
+
+
+def test_nan_ends_it_and_says_where(tmp_path):
+    """The last checkpoint stays, and nothing is learned from the batch."""
+    weights = jax.tree.map(jnp.asarray, small.WEIGHTS)
+    embedding = weights["embedding"].at[5].set(jnp.nan)
+    recipe = small.recipe("eagle 3")
+    with pytest.raises(train.TrainingError, match="step 1: the loss is nan"):
+        train.fit(
+            recipe,
+            small.TARGET,
+            weights | {"embedding": embedding},
+            small.corpus(),
+            tmp_path,
+        )
+
+
+def test_another_recipe_is_refused(tmp_path):
+    small.fit(small.recipe("eagle", steps=1), tmp_path)
+    changed = small.recipe("eagle", steps=1, optimizer=train.Optimizer(peak=1e-4))
+    with pytest.raises(ValueError, match="optimizer.peak was 0.003, is 0.0001.*warmup"):
+        small.fit(changed, tmp_path)
+
+
+def test_it_ends_early(tmp_path):
+    """After so many judgements without a better one."""
+    judged = train.Evaluation(every=1, prompts=1, new_tokens=2, patience=2)
+    seen = []
+
+    def report(event):
+        if isinstance(event, train.Evaluated):
+            seen.append(event.is_best)
+
+    small.fit(
+        small.recipe("eagle", steps=30, evaluation=judged), tmp_path, report=report
+    )
+    assert len(seen) < 30 and seen[-2:] == [False, False]
+
+
+def test_what_cannot_be(tmp_path):
+    wrong = dataclasses.replace(
+        small.recipe("eagle"), objective=train.TrainingTimeTest()
+    )
+    with pytest.raises(ValueError, match="trains Eagle3, no other drafter"):
+        small.fit(wrong, tmp_path / "a")
+    data = train.Data(held_out=60, length=64)
+    with pytest.raises(ValueError, match="60 texts, of which 60 are held out"):
+        small.fit(small.recipe("eagle", data=data), tmp_path / "b")
+    with pytest.raises(ValueError, match="evaluation.prompts is 16, but data.held_out"):
+        train.Recipe(
+            "x", small.EAGLE, train.FeatureRegression(), train.Data(held_out=4)
+        )
+    with pytest.raises(ValueError, match='decay is "cosine", "linear" or "constant"'):
+        train.Optimizer(decay="cos")
