@@ -4,6 +4,7 @@ test, Li et al. 2025, arXiv 2503.01840, §3.2).
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -13,8 +14,8 @@ class Rows(NamedTuple):
     rows, and of the others a row sees none but its own.
     """
 
-    keys: tuple[tuple[Float[Array, "B T K H"], ...], ...] = ()
-    values: tuple[tuple[Float[Array, "B T K H"], ...], ...] = ()
+    keys: tuple[tuple[Float[Array, "B K T H"], ...], ...] = ()
+    values: tuple[tuple[Float[Array, "B K T H"], ...], ...] = ()
 
 
 def next_states(
@@ -42,8 +43,8 @@ def next_states(
         window: int | None = None,
         scale: float | None = None,
     ) -> Array:
-        keys.append(key)
-        values.append(value)
+        keys.append(key.swapaxes(1, 2))
+        values.append(value.swapaxes(1, 2))
         mask = sees
         if window is not None:
             ahead = positions[:, :, None] + depth - positions[:, None, :]
@@ -62,8 +63,8 @@ def next_states(
 
 def _attention(
     query: Float[Array, "B T Q H"],
-    keys: list[Float[Array, "B T K H"]],
-    values: list[Float[Array, "B T K H"]],
+    keys: list[Float[Array, "B K T H"]],
+    values: list[Float[Array, "B K T H"]],
     mask: Bool[Array, "B T T"],
     scale: float | None,
 ) -> Float[Array, "B T Q H"]:
@@ -71,26 +72,26 @@ def _attention(
     of scores, one softmax, and no matrix of a row against every depth.
     """
     batch, size, heads, width = query.shape
-    kv_heads = keys[0].shape[2]
+    kv_heads = keys[0].shape[1]
     scale = width**-0.5 if scale is None else scale
     grouped = query.reshape(batch, size, kv_heads, heads // kv_heads, width)
-    grouped = grouped * jnp.asarray(scale, grouped.dtype)
+    grouped = grouped.transpose(0, 2, 3, 1, 4) * jnp.asarray(scale, query.dtype)
     wide = {"preferred_element_type": jnp.float32}
-    genuine = jnp.einsum("btkgh,bskh->bkgts", grouped, keys[0], **wide)
+    genuine = jnp.einsum("bkgth,bksh->bkgts", grouped, keys[0], **wide)
     genuine = jnp.where(mask[:, None, None], genuine, -jnp.inf)
+    own = [jnp.einsum("bkgth,bkth->bkgt", grouped, key, **wide) for key in keys[1:]]
     best = genuine.max(-1)
-    own = [jnp.einsum("btkgh,btkh->bkgt", grouped, key, **wide) for key in keys[1:]]
     for score in own:
         best = jnp.maximum(best, score)
+    best = jax.lax.stop_gradient(best)
     weights = jnp.exp(genuine - best[..., None])
     total = weights.sum(-1)
     read = jnp.einsum(
-        "bkgts,bskh->btkgh", weights.astype(values[0].dtype), values[0], **wide
+        "bkgts,bksh->bkgth", weights.astype(query.dtype), values[0], **wide
     )
     for score, value in zip(own, values[1:], strict=True):
         weight = jnp.exp(score - best)
         total = total + weight
-        weight = weight.astype(value.dtype)
-        read = read + jnp.einsum("bkgt,btkh->btkgh", weight, value, **wide)
-    total = total.transpose(0, 3, 1, 2)[..., None]
-    return (read / total).reshape(query.shape).astype(query.dtype)
+        read = read + weight[..., None] * value[:, :, None].astype(jnp.float32)
+    read = (read / total[..., None]).transpose(0, 3, 1, 2, 4)
+    return read.reshape(query.shape).astype(query.dtype)

@@ -1,14 +1,15 @@
 """Texts in rows of one length, shuffled anew in every epoch, by grain."""
 
+import bisect
 from typing import Any, NamedTuple
 
 import grain
 import numpy as np
-from grain.experimental import FirstFitPackIterDataset
+from grain.experimental import BestFitPackIterDataset
 
 from specdec_jax.train._corpus import Corpus
 
-_BINS = 8  # rows of a batch that are packed at once, times the rows of a batch
+_BINS = 32  # rows of a batch that are packed at once, times the rows of a batch
 
 
 class Rows(NamedTuple):
@@ -47,7 +48,7 @@ class Batches:
     def __init__(self, corpus: Corpus, *, rows: int, length: int, seed: int):
         self._corpus, self._is_answer = corpus, corpus.is_answer()
         texts = grain.MapDataset.source(_Texts(corpus, length)).seed(seed)
-        packed = FirstFitPackIterDataset(
+        packed = BestFitPackIterDataset(
             texts.shuffle().repeat().to_iter_dataset(),
             length_struct={"at": length},
             num_packing_bins=rows * _BINS,
@@ -88,23 +89,27 @@ def rows_at(
     )
 
 
-def in_order(corpus: Corpus, *, length: int) -> tuple[np.ndarray, ...]:
-    """Every text once, in the corpus' order, in as few rows as that takes: `at`, texts
-    and positions "B T". A text longer than a row is cut.
+def pack(corpus: Corpus, *, length: int) -> tuple[np.ndarray, ...]:
+    """Every text once, in few rows: `at`, texts and positions "B T". The longest that
+    still fits comes next; a text longer than a row is cut.
     """
-    filled, row, used, number = [], 0, 0, 0
-    for start, size in zip(
-        corpus.starts, np.minimum(corpus.lengths, length), strict=True
-    ):
-        if used + size > length:
-            row, used, number = row + 1, 0, 0
-        number += 1
-        filled.append((row, used, number, start, size))
-        used += size
-    at, texts, positions = np.zeros((3, row + 1, length), np.int64)
-    for row, used, number, start, size in filled:
-        here = slice(used, used + size)
-        at[row, here] = np.arange(start, start + size)
-        texts[row, here] = number
-        positions[row, here] = np.arange(size)
+    sizes = np.minimum(corpus.lengths, length)
+    order = np.argsort(sizes, kind="stable").tolist()
+    ordered = sizes[order].tolist()
+    rows: list[list[int]] = []
+    while order:
+        room, row = length, []
+        while fitting := bisect.bisect_right(ordered, room):
+            room -= ordered.pop(fitting - 1)
+            row.append(order.pop(fitting - 1))
+        rows.append(row)
+    at, texts, positions = np.zeros((3, len(rows), length), np.int64)
+    for i, row in enumerate(rows):
+        used = 0
+        for number, text in enumerate(row, start=1):
+            here, start = slice(used, used + sizes[text]), corpus.starts[text]
+            at[i, here] = np.arange(start, start + sizes[text])
+            texts[i, here] = number
+            positions[i, here] = np.arange(sizes[text])
+            used += sizes[text]
     return at, texts.astype(np.int32), positions

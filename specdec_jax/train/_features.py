@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Block, Target
-from specdec_jax.train._batches import Rows, in_order, rows_at
+from specdec_jax.train._batches import Rows, pack, rows_at
 from specdec_jax.train._corpus import Corpus
 
+_FINAL = "final"  # the tap after the last norm
 _SPARE = 1 << 30  # bytes that stay free on the disk
 
 
@@ -52,16 +53,17 @@ def observe(
 
 
 class FeatureCache:
-    """The same of a whole corpus in files, bfloat16, filled once and resumed where it
-    was interrupted.
+    """The same of a whole corpus in files, one for each tap, bfloat16: filled once,
+    resumed where that was interrupted, and shared by drafters of other taps.
     """
 
     def __init__(
         self,
         folder: Path,
         corpus: Corpus,
+        taps: Sequence[int | str],
         *,
-        widths: tuple[int, int],
+        width: int,
         length: int,
         name: str,
     ):
@@ -70,92 +72,109 @@ class FeatureCache:
         Args:
             folder: of the files.
             corpus: whose tokens they describe.
-            widths: of features and hidden.
+            taps: that are wanted; the state after the last norm always is.
+            width: of each.
             length: of a row; what a text has beyond it is left out.
-            name: says of which target and taps; files of others are not used.
+            name: says of which target; files of others are not used.
 
         Raises:
             ValueError: the folder holds another cache, or the disk too little room.
             OSError: the disk does not give the room.
         """
         self.folder, self.corpus, self._length = folder, corpus, length
+        self._taps, self._width = tuple(taps), width
         self._said = {
             "name": name,
             "corpus": corpus.digest(),
             "tokens": len(corpus.tokens),
-            "widths": list(widths),
+            "width": width,
             "length": length,
         }
+        self.done = {tap: self._done(tap) for tap in (*self._taps, _FINAL)}
+        new = [tap for tap, done in self.done.items() if done is None]
         folder.mkdir(parents=True, exist_ok=True)
-        self._meta = folder / "features.json"
-        meta = json.loads(self._meta.read_text()) if self._meta.exists() else None
-        if meta is not None and {k: meta.get(k) for k in self._said} != self._said:
+        free = shutil.disk_usage(folder).free
+        if len(new) * self.size + (_SPARE if new else 0) > free:
             raise ValueError(
-                f"{folder} holds features of another target, corpus or taps: name "
-                "another folder, or delete it"
+                f"features of {len(corpus.tokens):,} tokens take "
+                f"{len(new) * self.size / 1e9:.1f} GB and {folder} has "
+                f"{free / 1e9:.1f} GB left: name another folder, take a part of the "
+                "corpus, or compute them online"
             )
-        self.done = 0 if meta is None else int(meta["done"])  # rows of `in_order`
-        paths = [folder / "features.bf16", folder / "hidden.bf16"]
-        if meta is None:
-            free = shutil.disk_usage(folder).free
-            if self.size + _SPARE > free:
-                raise ValueError(
-                    f"features of {len(corpus.tokens):,} tokens take "
-                    f"{self.size / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB "
-                    "left: name another folder, take a part of the corpus, or compute "
-                    "them online"
-                )
-            for path, width in zip(paths, widths, strict=True):
-                _reserve(path, 2 * len(corpus.tokens) * width)
-        self._arrays = [
-            np.memmap(path, np.uint16, "r+", shape=(len(corpus.tokens), width))
-            for path, width in zip(paths, widths, strict=True)
-        ]
-        if meta is None:
-            self._note()
+        for tap in new:
+            _reserve(self._file(tap), self.size)
+            self._note(tap, 0)
+        shape = (len(corpus.tokens), width)
+        self._arrays = {
+            tap: np.memmap(self._file(tap), np.uint16, "r+", shape=shape)
+            for tap in self.done
+        }
 
     @property
     def size(self) -> int:
-        """Bytes on disk, when full."""
-        return 2 * len(self.corpus.tokens) * sum(self._said["widths"])
+        """Bytes on disk of one tap, when full."""
+        return 2 * len(self.corpus.tokens) * self._width
 
     def fill(
         self,
-        observe: Callable[[Rows], Observed],
+        observe: Callable[[Rows, tuple[int | str, ...]], Observed],
         *,
         rows: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compute what is missing, some rows at a time."""
-        layout = in_order(self.corpus, length=self._length)
+        layout = pack(self.corpus, length=self._length)
         total = len(layout[0])
+        missing = tuple(x for x, done in self.done.items() if (done or 0) < total)
+        if not missing:
+            return
         is_answer = self.corpus.is_answer()
-        for first in range(self.done, total, rows):
+        for first in range(min(self.done[x] or 0 for x in missing), total, rows):
             part = [x[first : first + rows] for x in layout]
-            missing = rows - len(part[0])
-            part = [np.pad(x, ((0, missing), (0, 0))) for x in part]
-            seen = observe(rows_at(self.corpus, is_answer, *part))
+            lacking = rows - len(part[0])
+            part = [np.pad(x, ((0, lacking), (0, 0))) for x in part]
+            seen = observe(rows_at(self.corpus, is_answer, *part), missing)
             at, is_text = part[0], part[1] > 0
-            for array, values in zip(self._arrays, seen, strict=True):
-                stored = np.asarray(values.astype(jnp.bfloat16))[is_text]
-                array[at[is_text]] = stored.view(np.uint16)
-            self.done = min(first + rows, total)
-            if self.done % (16 * rows) == 0 or self.done == total:
-                for array in self._arrays:
-                    array.flush()
-                self._note()
-            progress(self.done, total)
+            values = np.asarray(seen.features.astype(jnp.bfloat16))[is_text]
+            for tap, stored in zip(
+                missing, np.split(values, len(missing), 1), strict=True
+            ):
+                self._arrays[tap][at[is_text]] = stored.view(np.uint16)
+            done = min(first + rows, total)
+            if done % (16 * rows) == 0 or done == total:
+                for tap in missing:
+                    self._arrays[tap].flush()
+                    self._note(tap, done)
+            progress(done, total)
 
     def read(self, rows: Rows) -> Observed:
         """Of some rows."""
-        return Observed(
-            *(jnp.asarray(x[rows.at].view(ml_dtypes.bfloat16)) for x in self._arrays)
-        )
+        parts = [self._arrays[tap][rows.at] for tap in (*self._taps, _FINAL)]
+        *taps, hidden = (part.view(ml_dtypes.bfloat16) for part in parts)
+        return Observed(jnp.asarray(np.concatenate(taps, -1)), jnp.asarray(hidden))
 
-    def _note(self) -> None:
-        partial = self._meta.with_suffix(".part")
-        partial.write_text(json.dumps(self._said | {"done": self.done}))
-        partial.replace(self._meta)
+    def _file(self, tap: int | str) -> Path:
+        return self.folder / f"tap-{tap}.bf16"
+
+    def _done(self, tap: int | str) -> int | None:
+        """Rows of `pack` that a tap's file has; None where there is no file."""
+        meta = self._file(tap).with_suffix(".json")
+        if not meta.exists():
+            return None
+        said = json.loads(meta.read_text("utf-8"))
+        if {name: said.get(name) for name in self._said} != self._said:
+            raise ValueError(
+                f"{self.folder} holds features of another target or corpus, or of rows "
+                "of another length: name another folder, or delete it"
+            )
+        return int(said["done"])
+
+    def _note(self, tap: int | str, done: int) -> None:
+        self.done[tap] = done
+        meta = self._file(tap).with_suffix(".json")
+        partial = meta.with_suffix(".part")
+        partial.write_text(json.dumps(self._said | {"done": done}), "utf-8")
+        partial.replace(meta)
 
 
 def _reserve(path: Path, size: int) -> None:

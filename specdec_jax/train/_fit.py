@@ -189,14 +189,16 @@ class _Run:
 
     def prepare(self, folder: Path) -> None:
         """Compute features before the first step, if they are to be cached."""
-        data, taps = self.recipe.data, tuple(self.drafter.taps)
+        data = self.recipe.data
         if data.features == "online":
             return
-        abstract = jax.eval_shape(self.observe, self._some_rows())
-        widths = (abstract.features.shape[-1], abstract.hidden.shape[-1])
-        name = f"{self.recipe.target}, {self.recipe.dtype}, taps {list(taps)}"
         self.cache = FeatureCache(
-            folder, self.learned, widths=widths, length=data.length, name=name
+            folder,
+            self.corpus.part(0, len(self.corpus) - data.held_out),
+            self.drafter.taps,
+            width=self.target.width,
+            length=data.length,
+            name=f"{self.recipe.target}, {self.recipe.dtype}",
         )
         self.cache.fill(
             self.observe,
@@ -204,23 +206,14 @@ class _Run:
             progress=lambda done, total: self.report(Filled(done, total)),
         )
 
-    def observe(self, rows: Rows) -> Observed:
+    def observe(self, rows: Rows, taps: tuple[int | str, ...]) -> Observed:
         """What the target makes of some rows."""
-        tokens, positions, texts = (
-            self.place(x) for x in (rows.tokens, rows.positions, rows.texts)
-        )
-        return observe(
-            self.target,
-            self.target_params,
-            tokens,
-            positions,
-            texts,
-            taps=tuple(self.drafter.taps),
-        )
+        read = (self.place(x) for x in (rows.tokens, rows.positions, rows.texts))
+        return observe(self.target, self.target_params, *read, taps=taps)
 
     def place(self, x: Any) -> jax.Array:
         """On the devices, rows spread over "data"."""
-        if self.mesh is None or isinstance(x, jax.core.Tracer):
+        if self.mesh is None:
             return jnp.asarray(x)
         spread = NamedSharding(self.mesh, PartitionSpec("data"))
         host = np.asarray(x)
@@ -232,7 +225,7 @@ class _Run:
         for _ in range(self.recipe.data.accumulate):
             rows = next(self.batches)
             if self.cache is None:
-                seen = self.observe(rows)
+                seen = self.observe(rows, tuple(self.drafter.taps))
             else:
                 seen = Observed(*map(self.place, self.cache.read(rows)))
             known = map(self.place, (rows.tokens, rows.positions, rows.texts))
@@ -345,9 +338,3 @@ class _Run:
                 kind = {"event": type(event).__name__.lower()}
                 file.write(json.dumps(kind | event._asdict()) + "\n")
         self.report(event)
-
-    def _some_rows(self) -> Rows:
-        data = self.recipe.data
-        shape = (data.rows, data.length)
-        zeros = np.zeros(shape, np.int32)
-        return Rows(zeros, zeros, zeros, zeros > 0, zeros)

@@ -5,7 +5,7 @@ import pytest
 import small
 
 from specdec_jax import train
-from specdec_jax.train._batches import Batches, in_order
+from specdec_jax.train._batches import Batches, pack
 from specdec_jax.train._start import most_frequent
 
 
@@ -92,7 +92,7 @@ def test_batches_go_on_from_their_state():
 
 def test_every_text_once():
     corpus = small.corpus()
-    at, texts, positions = in_order(corpus, length=64)
+    at, texts, positions = pack(corpus, length=64)
     assert sorted(at[texts > 0].tolist()) == list(range(len(corpus.tokens)))
     assert (positions[texts > 0] >= 0).all()
 

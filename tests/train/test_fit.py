@@ -142,7 +142,7 @@ def test_parts_of_a_batch_are_a_batch(tmp_path):
 
 
 def _lesson(run, rows, parts):
-    seen = run.observe(rows)
+    seen = run.observe(rows, tuple(run.drafter.taps))
     arrays = (*rows[:4], *seen)
     split = [jnp.asarray(x).reshape(parts, -1, *x.shape[1:]) for x in arrays]
     return _fit.Lesson(*split)

@@ -25,7 +25,7 @@ recipe = Recipe(
         tree=GrownTree(num_nodes=6, depth=5, width=1),  # a chain
     ),
     objective=FeatureRegression(chunk=80),
-    data=Data(length=800, rows=5, held_out=64),
+    data=Data(length=400, rows=10, held_out=64),
     optimizer=Optimizer(peak=1e-3, warmup=50),
     evaluation=Evaluation(every=100, prompts=16, new_tokens=64),
     steps=1000,

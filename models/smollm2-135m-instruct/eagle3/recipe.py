@@ -26,7 +26,7 @@ recipe = Recipe(
         taps=(1, 14, 26),
     ),
     objective=TrainingTimeTest(steps=5, chunk=80),
-    data=Data(length=800, rows=5, held_out=64),
+    data=Data(length=400, rows=10, held_out=64),
     optimizer=Optimizer(peak=1e-3, warmup=50),
     evaluation=Evaluation(every=100, prompts=16, new_tokens=64),
     steps=1000,
