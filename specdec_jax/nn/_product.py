@@ -26,21 +26,15 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array
     x, weight = kept
     cotangent = cotangent.astype(x.dtype)
     to_x = _dot("...o,oi->...i", cotangent, weight).astype(x.dtype)
-    rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, weight.shape[0])
-    to_weight = _dot("ot,ti->oi", _transposed(columns), rows).astype(weight.dtype)
+    # Both operands contract over their last or first axis, never both over the first:
+    # for that a CPU has no fast kernel in bfloat16 (160 against 400 GFLOP/s).
+    columns = jnp.moveaxis(cotangent, -1, 0).reshape(weight.shape[0], -1)
+    rows = x.reshape(-1, x.shape[-1])
+    to_weight = _dot("ot,ti->oi", columns, rows).astype(weight.dtype)
     return to_x, to_weight
 
 
 product.defvjp(_forward, _backward)
-
-
-def _transposed(x: Float[Array, "T O"]) -> Float[Array, "O T"]:
-    """Really laid out so: XLA would fold the transposition into the product, for which
-    a CPU has no fast kernel in bfloat16 (140 against 480 GFLOP/s on two cores).
-    """
-    if x.dtype != jnp.bfloat16:
-        return x.T
-    return jax.lax.reduce_precision(x.T, exponent_bits=8, mantissa_bits=7)
 
 
 def _dot(how: str, x: Array, y: Array) -> Array:

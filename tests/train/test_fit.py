@@ -14,8 +14,10 @@ import pytest
 import small
 
 from specdec_jax import train
+from specdec_jax._lesson import Lesson
 from specdec_jax._types import Params
-from specdec_jax.train import _fit
+from specdec_jax.train._batches import Batches
+from specdec_jax.train._run import Run
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -117,7 +119,7 @@ def test_parts_of_a_batch_are_a_batch(tmp_path):
     gradients = []
     for rows, accumulate in ((4, 1), (2, 2)):
         data = train.Data(length=64, rows=rows, held_out=8, accumulate=accumulate)
-        run = _fit._Run(
+        run = Run(
             small.recipe("eagle 3", data=data),
             small.TARGET,
             small.WEIGHTS,
@@ -127,14 +129,10 @@ def test_parts_of_a_batch_are_a_batch(tmp_path):
             (),
             lambda event: None,
         )
-        rows_of = small.recipe(
-            "eagle 3", data=train.Data(length=64, rows=4, held_out=8)
-        )
-        source = train._batches.Batches(run.learned, rows=4, length=64, seed=0)
+        source = Batches(run.learned, rows=4, length=64, seed=0)
         lesson = _lesson(run, next(source), accumulate)
         state, metrics = run.step(small.WEIGHTS, run.initial(), lesson)
         gradients.append((state.params, metrics))
-        assert rows_of.data.rows == 4
     (one, first), (two, second) = gradients
     np.testing.assert_allclose(first.loss, second.loss, rtol=1e-5)
     assert first.labels == second.labels
@@ -145,7 +143,7 @@ def _lesson(run, rows, parts):
     seen = run.observe(rows, tuple(run.drafter.taps))
     arrays = (*rows[:4], *seen)
     split = [jnp.asarray(x).reshape(parts, -1, *x.shape[1:]) for x in arrays]
-    return _fit.Lesson(*split)
+    return Lesson(*split)
 
 
 def test_killed_while_it_saves(tmp_path):
