@@ -15,7 +15,6 @@ Part = Callable[
 ]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def chunked_sum(
     part: Part,
     size: int,
@@ -23,9 +22,8 @@ def chunked_sum(
     constants: PyTree,
     states: Float[Array, "B T D"],
     rest: PyTree,
-) -> tuple[Float[Array, ""], PyTree]:
-    """The sum of `part` over chunks of at most `size` positions, and of what it returns
-    beside.
+) -> tuple[Float[Array, ""], Any]:
+    """The sum of `part` over chunks of `size` positions, and of what it returns beside.
 
     Differentiable in `params` and `states`: the gradients are taken chunk by chunk
     while the sum is, so that nothing of a chunk outlives it, nor is computed twice.
@@ -38,10 +36,11 @@ def chunked_sum(
         states: that the gradient is wanted of.
         rest: arrays "B T …" that go with the states.
     """
-    return _loop(part, size, params, constants, states, rest)
+    return _sum(part, size, params, constants, states, rest)
 
 
-def _loop(
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(
     part: Part, size: int, params: PyTree, constants: PyTree, states: Array, rest: Any
 ) -> tuple[Array, PyTree]:
     first, chunk = _chunks(states.shape[1], size, (states, rest))
@@ -92,7 +91,7 @@ def _backward(
     return to_params, None, to_states, None
 
 
-chunked_sum.defvjp(_forward, _backward)
+_sum.defvjp(_forward, _backward)
 
 
 def _chunks(total: int, size: int, arrays: Any) -> tuple[Array, Callable[[Array], Any]]:

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-@jax.custom_vjp
 def product(
     x: Float[Array, "... I"], weight: Float[Array, "O I"]
 ) -> Float[Array, "... O"]:
@@ -15,6 +14,11 @@ def product(
     first: matrix units multiply two operands of one narrow dtype. (Left to itself, JAX
     multiplies a float32 cotangent with bfloat16 weights, on a CPU five times slower.)
     """
+    return _product(x, weight)
+
+
+@jax.custom_vjp
+def _product(x: Array, weight: Array) -> Array:
     return _dot("...i,oi->...o", x, weight)
 
 
@@ -34,7 +38,7 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array
     return to_x, to_weight
 
 
-product.defvjp(_forward, _backward)
+_product.defvjp(_forward, _backward)
 
 
 def _dot(how: str, x: Array, y: Array) -> Array:

@@ -244,7 +244,7 @@ class Run:
             step,
             float(np.mean([x.loss for x in host])),
             tuple(np.mean([x.accuracy for x in host], axis=0).tolist()),
-            float(self.schedule(step)),
+            float(np.asarray(self.schedule(step))),
             float(np.mean([x.gradient_norm for x in host])),
             tokens / seconds,
             step * data.accumulate * data.rows * data.length / len(self.learned.tokens),

@@ -73,10 +73,12 @@ def test_batches_go_on_from_their_state():
     for want in expected:
         for a, b in zip(want, next(again), strict=True):
             np.testing.assert_array_equal(a, b)
-    seen = set()
+    seen: set[int] = set()
     fresh = Batches(corpus, rows=2, length=64, seed=3)
     while len(seen) < len(corpus):
         rows = next(fresh)
+        said = np.where(rows.texts > 0, corpus.tokens[rows.at], 0)
+        assert (rows.tokens == said).all()
         for texts, at, positions in zip(
             rows.texts, rows.at, rows.positions, strict=True
         ):
@@ -87,7 +89,6 @@ def test_batches_go_on_from_their_state():
                 assert (np.diff(here) == 1).all()
                 assert positions[texts == text].tolist() == list(range(len(here)))
                 seen.add(number)
-    assert (rows.tokens == np.where(rows.texts > 0, corpus.tokens[rows.at], 0)).all()
 
 
 def test_every_text_once():

@@ -154,6 +154,7 @@ def test_killed_while_it_saves(tmp_path):
 import sys
 sys.path[:0] = {[p for p in sys.path if p]!r}
 import jax
+jax.config.update("jax_disable_most_optimizations", True)  # as this process
 from pathlib import Path
 import small
 from specdec_jax import train
@@ -162,16 +163,14 @@ recipe = small.recipe("eagle 3", steps=400,
 folder = Path({str(tmp_path / "run")!r})
 small.fit(recipe, folder, report=lambda event: print(event, flush=True))
 """
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.startswith("Evaluated(step=6,"):
-            time.sleep(0.005)
-            child.send_signal(signal.SIGKILL)
-            break
-    child.wait()
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("Evaluated(step=6,"):
+                time.sleep(0.005)
+                child.send_signal(signal.SIGKILL)
+                break
     recipe = small.recipe(
         "eagle 3",
         steps=400,

@@ -48,7 +48,7 @@ def test_answers_are_the_targets_own(tmp_path):
     alone = train.load_corpus(regenerate(tmp_path / "one", batch=1), vocab_size=61)
     assert alone.tokens.tolist() == corpus.tokens.tolist()
     with np.load(files[1]) as file:
-        assert file["temp"].tolist() == np.float32([0.9, 0.0]).tolist()
+        assert file["temp"].tolist() == np.array([0.9, 0.0], np.float32).tolist()
         assert file["src"].tolist() == ["a", "a"]
 
 

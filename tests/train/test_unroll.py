@@ -20,10 +20,10 @@ def lesson_of(drafter, params) -> Lesson:
     tokens = [*FIRST, *SECOND, 0, 0, 0]
     texts = [1] * len(FIRST) + [2] * len(SECOND) + [0] * 3
     positions = [*range(len(FIRST)), *range(len(SECOND)), 0, 0, 0]
-    arrays = [jnp.array([x], jnp.int32) for x in (tokens, positions, texts)]
-    seen = observe(TARGET, params.target, *arrays, taps=tuple(drafter.taps))
+    ids, at, which = (jnp.array([x], jnp.int32) for x in (tokens, positions, texts))
+    seen = observe(TARGET, params.target, ids, at, which, taps=tuple(drafter.taps))
     is_answer = jnp.ones((1, len(tokens)), jnp.bool_)
-    return Lesson(*arrays, is_answer, seen.features, seen.hidden)
+    return Lesson(ids, at, which, is_answer, seen.features, seen.hidden)
 
 
 @pytest.mark.parametrize("name", ["grown", "eagle 3"])
