@@ -221,13 +221,18 @@ def drawn_laws(drafts: HeadDrafts, text: Text) -> tuple[np.ndarray, np.ndarray]:
     noise[row, slot, other] = 0
     child = np.array([parents.index(node) for node in inner])[slot]
     low, high = np.full(len(row), -60.0), np.full(len(row), 60.0)
+
+    def draft_at(middle: np.ndarray) -> _types.Draft:
+        noise[row, slot, 0] = middle
+        return jax.tree.map(np.asarray, drafts.draft(text, noise))
+
     for _ in range(40):
         middle = (low + high) / 2
-        noise[row, slot, 0] = middle
-        draft = jax.tree.map(np.asarray, drafts.draft(text, noise))
-        is_enough = draft.tokens[row, child] == 0
+        is_enough = draft_at(middle).tokens[row, child] == 0
         low, high = np.where(is_enough, low, middle), np.where(is_enough, middle, high)
     odds = np.exp(high.reshape(len(inner), V))
     odds[:, 0] = 1
-    said = np.exp(draft.proposal.log_q[row, draft.proposal.row[row, child]])
+    proposal = draft_at(high).proposal
+    assert proposal is not None
+    said = np.exp(proposal.log_q[row, proposal.row[row, child]])
     return odds / odds.sum(1, keepdims=True), said.reshape(len(inner), V, V)[:, 1]

@@ -49,7 +49,7 @@ HEADS: dict[str, Any] = {
 }
 WEIGHTS = DECODER.init_params(jax.random.key(5))
 every_tree = pytest.mark.parametrize("tree", some_slow(TREES, fast=("grown",)))
-every_head = pytest.mark.parametrize("name", some_slow(HEADS, fast=("eagle 3",)))
+every_head = pytest.mark.parametrize("name", HEADS)
 
 
 def foresee(tree: str, prompts: Sequence, state: Any = None, **options: Any):
@@ -230,6 +230,7 @@ def test_a_second_turn(tree):
 # --- States of real heads -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_head
 def test_caches_are_those_of_a_fresh_reading(name):
     """However many steps there were, and wherever they were cut; and a row among others

@@ -1,5 +1,7 @@
 """Static trees fitted to measured rates, against every tree there is."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import specdec_jax as sd
 def value(rates: np.ndarray, paths: list[str]) -> float:
     """Tokens that a tree accepts on average."""
     return sum(
-        np.prod([rates[depth, int(rank)] for depth, rank in enumerate(path)])
+        math.prod(rates[depth, int(rank)] for depth, rank in enumerate(path))
         for path in paths
     )
 

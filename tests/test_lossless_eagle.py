@@ -11,6 +11,7 @@ from enumeration import PROMPTS, Game, Play, begin, errors, reference
 from heads import EAGLES, HeadDrafts, params_of, parents_of, slots_of
 
 import specdec_jax as sd
+from specdec_jax import _types
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -23,10 +24,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"temperature": 0.9, "top_k": 0, "top_p": 0.6},
     ],
 }
-SAMPLINGS = {
-    name: sd.Sampling(**{x: [row[x] for row in rows] for x in rows[0]})
-    for name, rows in ROWS.items()
-}
+
+
+def sampling_of(rows: list[dict[str, Any]]) -> sd.Sampling:
+    columns: dict[str, Any] = {x: [row[x] for row in rows] for x in rows[0]}
+    return sd.Sampling(**columns)
+
+
+SAMPLINGS = {name: sampling_of(rows) for name, rows in ROWS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +46,15 @@ def plays() -> dict[str, Play]:
     }
 
 
-def game_of(name: str, rule: str, rows: str, **changes: Any) -> Game:
+def game_of(name: str, rule: _types.Rule, rows: str) -> Game:
     drafter = EAGLES[name]
     drafts = HeadDrafts(
         drafter, params_of(drafter), PROMPTS, SAMPLINGS[rows], slots_of(drafter)
     )
-    return Game(rule, parents_of(drafter), drafter.kind, drafts=drafts, **changes)
+    return Game(rule, parents_of(drafter), drafter.kind, drafts=drafts)
 
 
-GAMES = [
+GAMES: list[tuple[str, _types.Rule, str]] = [
     ("eagle", "match", "tempered"),
     ("eagle", "rejection", "filtered"),
     ("eagle, drawn", "rejection", "tempered"),

@@ -22,8 +22,10 @@ FULL = sd.StaticTree("0 1 00 01 10 11 000 001 010 011 100 101 110 111")
 class Turned(Oracle):
     """Puts its second guess first."""
 
-    def _children(self, *arguments):
-        tokens, gains, law = super()._children(*arguments)
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
+        tokens, gains, law = super()._children(
+            target, params, sampler, outputs, paths, count, slot
+        )
         return jnp.flip(tokens, -1), jnp.flip(gains, -1), law
 
 

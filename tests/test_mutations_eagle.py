@@ -75,8 +75,10 @@ class Choosing(sd.Eagle):
 class Resorting(sd.Eagle):
     """Puts the likelier of its draws first."""
 
-    def _children(self, *arguments):
-        tokens, gains, log_q = super()._children(*arguments)
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
+        tokens, gains, log_q = super()._children(
+            target, params, sampler, outputs, paths, count, slot
+        )
         order = jnp.argsort(-jnp.take_along_axis(log_q, tokens, axis=2), axis=2)
         return jnp.take_along_axis(tokens, order, axis=2), gains, log_q
 
@@ -85,16 +87,18 @@ class Resorting(sd.Eagle):
 class Echoing(sd.Eagle):
     """Draws a child's children by the noise that drew the child."""
 
-    def _children(self, *arguments):
-        return super()._children(*arguments[:-1], 0)
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
+        return super()._children(target, params, sampler, outputs, paths, count, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Withholding(sd.Eagle):
     """Takes back what turned out unlikely."""
 
-    def _children(self, *arguments):
-        tokens, gains, log_q = super()._children(*arguments)
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
+        tokens, gains, log_q = super()._children(
+            target, params, sampler, outputs, paths, count, slot
+        )
         is_likely = jnp.take_along_axis(log_q, tokens, axis=2) > jnp.log(0.3)
         return tokens, jnp.where(is_likely, gains, -jnp.inf), log_q
 
@@ -103,8 +107,10 @@ class Withholding(sd.Eagle):
 class Misremembering(sd.Eagle):
     """Says another temperature than it drew at."""
 
-    def _children(self, *arguments):
-        tokens, gains, log_q = super()._children(*arguments)
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
+        tokens, gains, log_q = super()._children(
+            target, params, sampler, outputs, paths, count, slot
+        )
         return tokens, gains, _sampling.log_softmax(log_q / 2)
 
 

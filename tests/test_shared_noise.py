@@ -27,9 +27,9 @@ TREES = {
 class Deaf(Oracle):
     """Ranks by what it thinks of the tokens alone."""
 
-    def _children(self, target, params, sampler, *arguments):
+    def _children(self, target, params, sampler, outputs, paths, count, slot):
         sampler = sampler._replace(noise=None)
-        return super()._children(target, params, sampler, *arguments)
+        return super()._children(target, params, sampler, outputs, paths, count, slot)
 
 
 @pytest.mark.parametrize("tree", some_slow(TREES, fast=("chain",)))
