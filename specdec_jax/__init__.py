@@ -7,12 +7,14 @@ from specdec_jax._check import check_target as check_target
 from specdec_jax._compile import Compiled as Compiled
 from specdec_jax._compile import Memory as Memory
 from specdec_jax._compile import compile as compile
+from specdec_jax._fit_tree import fit_tree as fit_tree
 from specdec_jax._generate import Generation as Generation
 from specdec_jax._generate import GenerationError as GenerationError
 from specdec_jax._generate import generate as generate
 from specdec_jax._generate import stream as stream
 from specdec_jax._grow import GrownTree as GrownTree
 from specdec_jax._grow import StaticTree as StaticTree
+from specdec_jax._measure_acceptance import measure_acceptance as measure_acceptance
 from specdec_jax._options import Sampling as Sampling
 from specdec_jax._sharding import shard as shard
 from specdec_jax._state import copy as copy

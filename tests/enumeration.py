@@ -106,6 +106,7 @@ class Game:
     """
 
     rule: _types.Rule
+    # Of a tree of as many nodes and as deep as any that `drafts` brings.
     parents: tuple[int, ...]
     kind: _types.Kind
     judge: Callable | None = None  # None: the shipped function of the rule
@@ -218,14 +219,15 @@ def judge_all(
         play.program, drafter=drafter, rule=game.rule, chunk=0
     )
     judge = game.judge or getattr(_verify, game.rule)
-    parents = np.tile(game.parents, (ROWS, 1))
     forced = forced.astype(np.int32)
     parts = []
     for start in range(0, len(which), ROWS):
         i = np.arange(start, start + ROWS) % len(which)
         log_q = None if game.kind == "points" else draft.log_q[i]
         run, request = rows(play.run, which[i]), rows(play.request, which[i])
-        run = propose(drafter, run, draft.tokens[i], parents, draft.valid[i], log_q)
+        run = propose(
+            drafter, run, draft.tokens[i], draft.parents[i], draft.valid[i], log_q
+        )
         judged = _step(program, judge, request, run, given[i], forced[i])
         asked = np.arange(min(ROWS, len(which) - start))
         parts.append(rows(jax.tree.map(np.asarray, judged), asked))
@@ -262,10 +264,9 @@ def breakpoints(game: Game, play: Play, which: np.ndarray, draft: Drafts) -> np.
     count, nodes = draft.tokens.shape
     case, node = np.repeat(np.arange(count), nodes), np.tile(np.arange(nodes), count)
     # What lies above accepts wherever it can, everything else refuses.
-    coins = np.ones((nodes, nodes), np.float32)
-    for i in range(nodes):
-        coins[i, path(game.parents, i)] = 0
-    coins, draft = coins[node], rows(draft, case)
+    coins, draft = np.ones((len(node), nodes), np.float32), rows(draft, case)
+    for i, parents in enumerate(draft.parents.tolist()):
+        coins[i, path(parents, node[i])] = 0
     low, high = np.zeros(len(node), int), np.full(len(node), GRID)
     for _ in range(GRID.bit_length()):
         middle = (low + high) // 2
@@ -295,7 +296,8 @@ def token_cells(
     nodes = range(len(game.parents))
     cases, tables, weights = [], [], []
     for case, tokens in enumerate(draft.tokens.tolist()):
-        paths = [tuple(tokens[i] for i in path(game.parents, node)) for node in nodes]
+        parents = draft.parents[case].tolist()
+        paths = [tuple(tokens[i] for i in path(parents, node)) for node in nodes]
         prefixes = [prefix(x, node) for x, node in zip(paths, nodes, strict=True)]
         distinct = list(dict.fromkeys(prefixes))
         text, law = play.texts[which[case]], play.laws[which[case]]

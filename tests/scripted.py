@@ -64,6 +64,7 @@ class Drafts(NamedTuple):
     """Every draft after one text."""
 
     tokens: np.ndarray  # "n N"
+    parents: np.ndarray  # "n N"
     valid: np.ndarray  # "n N"
     log_q: np.ndarray  # "n N V": what a node's children were drawn from; else NaN
     weight: np.ndarray  # "n": its probability
@@ -123,7 +124,8 @@ def all_drafts(
                     log_q[case, parent] = np.log(law(after(tokens, parent)))
     tokens, valid, weight = (np.array(x) for x in zip(*cases, strict=True))
     every = np.arange(len(cases))
-    return Drafts(tokens, valid, log_q, weight, every * (kind == "points"))
+    shape = np.tile(parents, (len(cases), 1))
+    return Drafts(tokens, shape, valid, log_q, weight, every * (kind == "points"))
 
 
 no_stats = functools.cache(_stats.init_stats)

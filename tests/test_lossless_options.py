@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import some_slow
 from enumeration import (
     SLOTS,
     Game,
@@ -24,6 +25,7 @@ from enumeration import (
     reference,
     rows,
 )
+from heads import EAGLES, FEW3, GROWN, TAPS, params_of
 from scripted import CHAIN, STAR, TREE, Law, P, Scripted, Text, V, propose, table
 
 import specdec_jax as sd
@@ -77,8 +79,10 @@ NO_2_AFTER_0 = _types.Constraint(  # its state: whether the newest token is a 0
 )
 
 
-def begin_with_options(*, grammar: bool) -> Play:
-    """A row for each of `OPTIONS`, and perhaps a grammar, which all rows share."""
+def begin_with_options(*, grammar: bool, **options: Any) -> Play:
+    """A row for each of `OPTIONS`, and perhaps a grammar, which all rows share;
+    `options` are `begin`'s.
+    """
     off = {x.name: x.default for x in dataclasses.fields(sd.Sampling)}
     off |= {"temperature": 1.0, "bias": {}, "stop_ids": []}
     names = sorted({name for _, options in OPTIONS for name in options})
@@ -88,7 +92,7 @@ def begin_with_options(*, grammar: bool) -> Play:
     )
     forbids = no_2_after_0 if grammar else anything_goes
     laws = [reference(prompt, forbids=forbids, **x) for prompt, x in OPTIONS]
-    return begin([prompt for prompt, _ in OPTIONS], laws, sampling)
+    return begin([prompt for prompt, _ in OPTIONS], laws, sampling, **options)
 
 
 def test_every_option_matters():
@@ -135,24 +139,35 @@ def texts(play: Play) -> list[Text]:
     return [tuple(tokens[:length]) for tokens, length in pairs]
 
 
+HEADS = ("eagle", "eagle 2", "eagle 3 of few", "eagle 3, chain")
+
+
 @pytest.mark.parametrize("grammar", [False, True], ids=["free", "grammar"])
-def test_match_says_what_plain_decoding_says(grammar):
-    """Under every option, on trees drawn at random: the argmax of law and noise, token
-    by token.
+@pytest.mark.parametrize("name", ["random", *some_slow(HEADS, fast=())])
+def test_match_says_what_plain_decoding_says(name, grammar):
+    """Under every option, on trees drawn at random, and on those that a head draws by
+    the noise itself: the argmax of law and noise, token by token.
     """
     random = np.random.default_rng(5)
-    play = begin_with_options(grammar=grammar)
+    params, begun = sd.Params(P), {}
+    if name in EAGLES:
+        params = sd.Params(P, params_of(EAGLES[name]).drafter)
+        begun = {"drafter": EAGLES[name], "params": params}
+    play = begin_with_options(grammar=grammar, **begun)
     which = np.arange(1500) % len(OPTIONS)
     play = play._replace(request=rows(play.request, which), run=rows(play.run, which))
     noise = random.gumbel(size=(len(which), SLOTS + 4, V)).astype(np.float32)
-    drafter = Scripted(len(TREE), 2, "points", can_pass=True)
+    drafter = begun.get("drafter", Scripted(len(TREE), 2, "points", can_pass=True))
     parents = np.tile(TREE, (len(which), 1))
     for share in (0.9, 0.0, 0.9):  # of the nodes: once nobody proposes anything
+        if name in EAGLES:
+            play = listen(play, params, drafter, noise)
+            continue
         tokens = random.integers(0, V, parents.shape)
         tokens[:, 0] = [text[-1] for text in texts(play)]
         valid = random.random(parents.shape) < share
         run = propose(drafter, play.run, tokens, parents, valid)
-        play = listen(play._replace(run=run), sd.Params(P), drafter, noise)
+        play = listen(play._replace(run=run), params, drafter, noise)
     for row, text in enumerate(texts(play)):
         law = play.laws[which[row]]
         for end in range(play.run.start[row], len(text)):
@@ -214,19 +229,29 @@ def likely_tree(text: Text, law: Law, noise: np.ndarray) -> tuple[list[int], lis
 
 
 NAN2 = {"logits": np.full_like(Q2["logits"], np.nan)}
+ONE3 = dataclasses.replace(FEW3, draft_vocab_size=1)  # of the two tokens
+NOISY: dict[str, tuple[Any, Any]] = {
+    "chain": (sd.DraftModel(TWO, num_nodes=3), Q2),
+    "chain-nan": (sd.DraftModel(TWO, num_nodes=3), NAN2),
+    "tree": (Scripted(4, 2, "points"), Q2),
+} | {
+    name: (drafter, params_of(drafter, TWO).drafter)
+    for name, drafter in {
+        "eagle": EAGLES["eagle"],
+        "eagle 2": EAGLES["eagle 2"],
+        "eagle 3": EAGLES["eagle 3"],
+        "eagle 3, chain": EAGLES["eagle 3, chain"],
+        "eagle 3 of one": sd.Eagle3(ONE3, GROWN, taps=TAPS),
+    }.items()
+}
 
 
 @pytest.mark.parametrize(
-    ("drafter", "q"),
-    [
-        (sd.DraftModel(TWO, num_nodes=3), Q2),
-        (sd.DraftModel(TWO, num_nodes=3), NAN2),
-        (Scripted(4, 2, "points"), Q2),
-    ],
-    ids=["chain", "chain-nan", "tree"],
+    "name", some_slow(NOISY, fast=("chain", "chain-nan", "tree", "eagle 2"))
 )
-def test_shared_noise(drafter, q):
+def test_shared_noise(name):
     """What is drafted may depend on anything, on the target's own noise too."""
+    drafter, q = NOISY[name]
     cells = [
         (i, *cell)
         for i, prompt in enumerate(PROMPTS)
@@ -238,17 +263,17 @@ def test_shared_noise(drafter, q):
     noise = np.random.default_rng(6).gumbel(size=(len(which), SLOTS + 4, 2))
     for position, x in ((start, u), (start + 1, v)):
         noise[row, position, 0] = noise[row, position, 1] + np.log((1 - x) / x)
-    is_chain = isinstance(drafter, sd.DraftModel)
+    is_scripted = isinstance(drafter, Scripted)
     play = begin(
         [PROMPTS[i] for i in which],
         [P_LAWS[i] for i in which],
         sd.Sampling(temperature=[TEMPERATURES[i] for i in which]),
         target=TWO,
         params=sd.Params(P2, q),
-        drafter=drafter if is_chain else sd.Plain(),
+        drafter=sd.Plain() if is_scripted else drafter,
     )
     for _ in range(2):  # two steps: two tokens at least
-        if not is_chain:
+        if is_scripted:
             trees = [
                 likely_tree(text, Q_LAWS[i], x)
                 for text, i, x in zip(texts(play), which, noise, strict=True)
@@ -264,4 +289,6 @@ def test_shared_noise(drafter, q):
     for i, (prompt, law) in enumerate(zip(PROMPTS, P_LAWS, strict=True)):
         np.testing.assert_allclose(found[i], joint(law, prompt), atol=1e-6)
     emitted = play.run.state.length - start
-    assert q is NAN2 or emitted.mean() > 2.5  # the drafts have been of use
+    assert (
+        name in ("chain-nan", "eagle 3 of one") or emitted.mean() > 2.5
+    )  # the drafts have been of use
