@@ -1,5 +1,8 @@
 """Measurements: drafters on prompts, against plain decoding in the same loop."""
 
+from specdec_jax.bench._acceptance import Acceptance as Acceptance
+from specdec_jax.bench._acceptance import acceptances as acceptances
+from specdec_jax.bench._acceptance import answer as answer
 from specdec_jax.bench._machine import cores as cores
 from specdec_jax.bench._machine import machine as machine
 from specdec_jax.bench._measure import PLAIN as PLAIN

@@ -344,4 +344,16 @@ class Export:
     """Errors with their traceback."""
 
 
-Command = Generate | Chat | Demo | Bench | Regenerate | Train | Compile | Info | Fetch
+Command = (
+    Generate
+    | Chat
+    | Demo
+    | Bench
+    | Regenerate
+    | Train
+    | Export
+    | Evaluate
+    | Compile
+    | Info
+    | Fetch
+)

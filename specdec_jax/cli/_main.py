@@ -18,6 +18,8 @@ from specdec_jax.cli import (
     _chat,
     _compile,
     _demo,
+    _evaluate,
+    _export,
     _fetch,
     _generate,
     _info,
@@ -30,6 +32,8 @@ from specdec_jax.cli._arguments import (
     Command,
     Compile,
     Demo,
+    Evaluate,
+    Export,
     Fetch,
     Generate,
     Info,
@@ -90,6 +94,10 @@ def _do(parse: Callable[[], Command], screens: Screens) -> int:
         is_debugging = command.debug
         set_up_jax()
         match command:
+            case Evaluate():
+                return _evaluate.evaluate(command, screens)
+            case Export():
+                return _export.export(command, screens)
             case Regenerate():
                 return _regenerate.regenerate(command, screens)
             case _train.Changed():
