@@ -36,6 +36,7 @@ FLOORS = {
     "_options": 4,
     "_check": 4,
     "_compile": 4,
+    "formats": 4,
     "plan": 5,
     "text": 6,
     "bench": 6,
