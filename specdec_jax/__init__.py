@@ -25,6 +25,8 @@ from specdec_jax.drafters import Eagle as Eagle
 from specdec_jax.drafters import Eagle3 as Eagle3
 from specdec_jax.drafters import NGram as NGram
 from specdec_jax.drafters import Plain as Plain
+from specdec_jax.formats import load_drafter as load_drafter
+from specdec_jax.formats import save_drafter as save_drafter
 from specdec_jax.targets import Toy as Toy
 from specdec_jax.text import LanguageModel as LanguageModel
 from specdec_jax.text import load as load

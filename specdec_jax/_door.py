@@ -17,6 +17,7 @@ from specdec_jax._options import NO_LIMIT, Request, Sampling, make_request
 from specdec_jax._run import Program, State
 from specdec_jax._state import check_unused, init_state, slots_for
 from specdec_jax._types import Drafter, Params, Rule, Target
+from specdec_jax.nn._features import FeatureDrafter
 
 Prompts = Sequence[Sequence[int]] | Int[np.ndarray, "B T"]
 Logprobs = Literal["model", "sampled"] | None
@@ -109,12 +110,8 @@ def make_program(
             f"the draft model has {model.vocab_size} tokens, the target "
             f"{target.vocab_size}: they must share one vocabulary"
         )
-    head_width = getattr(getattr(drafter, "config", None), "width", target.width)
-    if head_width != target.width:
-        raise ValueError(
-            f"{drafter} is a head for states of {head_width} numbers, but the target's "
-            f"have {target.width}: it was made for another model"
-        )
+    if isinstance(drafter, FeatureDrafter):
+        drafter.check(target)
     is_learned = model is not None or hasattr(drafter, "init_params")
     if is_learned and not jax.tree.leaves(params.drafter):
         raise ValueError(f"{drafter} needs params.drafter, its own parameters")

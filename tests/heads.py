@@ -1,238 +1,288 @@
-"""EAGLE's heads on the toy of three tokens, and every draft that they may make after a
-text: shipped drafters, with their draws given.
+"""Heads of some kilobytes as others publish them: names and shapes are written down by
+hand, not taken from the code that reads them.
 """
 
-import dataclasses
-import functools
-import itertools
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from enumeration import SLOTS
-from jaxtyping import Array
-from scripted import TOY, Drafts, Text, V
+from folders import random_params, tiny_target, write_folder
 
 import specdec_jax as sd
-from specdec_jax import _sampling, _tree, _types
-from specdec_jax._grow import GrownTree, StaticTree
-from specdec_jax._options import make_request
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.drafters import Eagle3
+from specdec_jax.nn import Eagle3Config, EagleConfig, Llama3Stretch, RoPE
+from specdec_jax.nn._rope import llama3_divisors
 
-WIDTH = TOY.width
+V, H, WIDTH = 61, 32, 48  # tokens, a width of a head's own, and the target's
+MLP, HEADS, KV_HEADS, D = 40, 4, 2, 10
+KNOWN = np.array([0, 1, 3, 4, 9, 10, 11, 30, 31, 32, 33, 58, 60])
 SIZES: dict[str, Any] = {
-    "width": WIDTH,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "head_width": 4,
-    "mlp_width": 8,
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": D,
+    "intermediate_size": MLP,
+    "num_hidden_layers": 1,
+    "rms_norm_eps": 1e-4,
+    "vocab_size": V,
 }
-HEAD = EagleConfig(**SIZES)
-HEAD3 = Eagle3Config(**SIZES, feature_width=3 * WIDTH)
-FEW3 = dataclasses.replace(HEAD3, draft_vocab_size=2)  # of the three tokens
-TAPS = (-1, 0, "final")
-CHAIN, TREE = StaticTree("0 00"), StaticTree("0 1 00 01")
-WIDE = StaticTree("0 1 2 00 10")  # a child for every token there is
-GROWN = GrownTree(num_nodes=4, depth=2, width=2)
-EAGLES: dict[str, Any] = {
-    "eagle": sd.Eagle(HEAD, TREE),
-    "eagle, drawn": sd.Eagle(HEAD, TREE, kind="without_replacement"),
-    "eagle, drawn wide": sd.Eagle(HEAD, WIDE, kind="without_replacement"),
-    "eagle 2": sd.Eagle(HEAD, GROWN),
-    "eagle 3": sd.Eagle3(HEAD3, GROWN, taps=TAPS),
-    "eagle 3 of few": sd.Eagle3(FEW3, GROWN, taps=TAPS),
-    "eagle 3, tree": sd.Eagle3(FEW3, TREE, taps=TAPS),
-    "eagle 3, chain": sd.Eagle3(HEAD3, CHAIN, taps=TAPS),
-    "eagle 3, drawn chain": sd.Eagle3(
-        FEW3, CHAIN, kind="without_replacement", taps=TAPS
+COMMON: dict[str, Any] = {
+    "max_position_embeddings": 2048,
+    "torch_dtype": "float16",
+    "use_cache": True,
+    "rope_theta": 700.0,
+}
+
+
+def _layer(width: int, inputs: int, prefix: str) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}.self_attn.q_proj.weight": (HEADS * D, inputs),
+        f"{prefix}.self_attn.k_proj.weight": (KV_HEADS * D, inputs),
+        f"{prefix}.self_attn.v_proj.weight": (KV_HEADS * D, inputs),
+        f"{prefix}.self_attn.o_proj.weight": (width, HEADS * D),
+        f"{prefix}.mlp.gate_proj.weight": (MLP, width),
+        f"{prefix}.mlp.up_proj.weight": (MLP, width),
+        f"{prefix}.mlp.down_proj.weight": (width, MLP),
+        f"{prefix}.post_attention_layernorm.weight": (width,),
+    }
+
+
+def _eagle3(width: int, prefix: str, taps: int = 3) -> dict[str, tuple[int, ...]]:
+    return {
+        "fc.weight": (width, taps * WIDTH),
+        **_layer(width, 2 * width, prefix),
+        f"{prefix}.input_layernorm.weight": (width,),
+        f"{prefix}.hidden_norm.weight": (width,),
+        "norm.weight": (width,),
+        "lm_head.weight": (len(KNOWN), width),
+    }
+
+
+def _second(width: int) -> dict[str, tuple[int, ...]]:
+    return {
+        **_layer(width, width, "layers.1"),
+        "layers.1.input_layernorm.weight": (width,),
+    }
+
+
+_SPECULATORS: dict[str, Any] = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "speculators_version": "0.9.0",
+    "draft_vocab_size": len(KNOWN),
+    "speculators_config": {
+        "algorithm": "eagle3",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+        "verifier": {"name_or_path": "x", "architectures": ["LlamaForCausalLM"]},
+    },
+    "embed_requires_grad": False,
+    "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+}
+_QKV = {
+    f"layers.0.self_attn.{x}_proj.bias": (n * D,)
+    for x, n in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
+}
+_ROPE = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+# Of each: config.json, and shapes of weights, for a target of 8 layers.
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "eagle": (
+        {"architectures": ["LlamaForCausalLM"], "hidden_size": WIDTH} | SIZES | COMMON,
+        {
+            "embed_tokens.weight": (V, WIDTH),
+            "fc.weight": (WIDTH, 2 * WIDTH),
+            "fc.bias": (WIDTH,),
+            **_layer(WIDTH, WIDTH, "layers.0"),
+        },
     ),
-    "eagle 3, drawn wide": sd.Eagle3(FEW3, WIDE, kind="without_replacement", taps=TAPS),
+    "eagle, qwen2": (
+        {"hidden_size": WIDTH, "bias": False, "qkv_bias": True}
+        | SIZES
+        | COMMON
+        | {"num_hidden_layers": 2, "use_sliding_window": False, "sliding_window": 64},
+        {
+            "fc.weight": (WIDTH, 2 * WIDTH),
+            **_layer(WIDTH, WIDTH, "layers.0"),
+            **_second(WIDTH),
+            **_QKV,
+            **{name.replace("s.0", "s.1"): shape for name, shape in _QKV.items()},
+        },
+    ),
+    "eagle3": (
+        {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": len(KNOWN),
+            "hidden_size": WIDTH,
+        }
+        | SIZES
+        | COMMON,
+        _eagle3(WIDTH, "midlayer"),
+    ),
+    "eagle3, narrow": (
+        {
+            "draft_vocab_size": len(KNOWN),
+            "hidden_size": H,
+            "target_hidden_size": WIDTH,
+        }
+        | SIZES
+        | COMMON,
+        {"embed_tokens.weight": (V, H), **_eagle3(H, "midlayer")},
+    ),
+    "specforge": (
+        {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": len(KNOWN),
+            "hidden_size": WIDTH,
+            "fc_norm": True,
+            "norm_output": True,
+            "rope_scaling": {"type": "linear", "factor": 2.0},
+            "rope_parameters": _ROPE | {"rope_theta": 700.0},
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+            },
+        }
+        | SIZES
+        | COMMON,
+        {
+            **_eagle3(WIDTH, "midlayer"),
+            **{f"fc_norm.{i}.weight": (WIDTH,) for i in range(3)},
+        },
+    ),
+    "speculators": (
+        _SPECULATORS
+        | {
+            "norm_before_residual": True,
+            "norm_before_fc": True,
+            "norm_output": True,
+            "transformer_layer_config": {
+                **SIZES,
+                "hidden_size": WIDTH,
+                "num_hidden_layers": 2,
+                "rope_parameters": LLAMA3 | {"rope_theta": 700.0},
+                "sliding_window": 4,
+                "layer_types": ["sliding_attention"] * 2,
+            },
+        },
+        {
+            "input_norm.weight": (3 * WIDTH,),
+            **_eagle3(WIDTH, "layers.0"),
+            **_second(WIDTH),
+        },
+    ),
+    "speculators, qwen3": (
+        _SPECULATORS
+        | {
+            "eagle_aux_hidden_state_layer_ids": [0, 7],
+            "transformer_layer_config": {
+                **SIZES,
+                "model_type": "qwen3",
+                "hidden_size": WIDTH,
+                "rope_theta": 700.0,
+                "layer_types": ["full_attention"],
+                "use_sliding_window": False,
+            },
+        },
+        {
+            **_eagle3(WIDTH, "layers.0", taps=2),
+            "layers.0.self_attn.q_norm.weight": (D,),
+            "layers.0.self_attn.k_norm.weight": (D,),
+        },
+    ),
 }
 
 
-def params_of(drafter: Any, target: sd.Toy = TOY, *, seed: int = 0) -> sd.Params:
-    """A random head, and the table that it reads its own features by: not the
-    target's, whose impossible tokens would make it certain of everything.
-    """
-    keys = jax.random.split(jax.random.key(seed))
-    params = drafter.init_params(keys[0], target)
-    if "tokens" in params:  # it does not know token 1
-        params["tokens"] = jnp.arange(0, 2 * len(params["tokens"]), 2, dtype=jnp.int32)
-    return sd.Params(target.init_params(keys[1]), params)
+# The same in our words.
+SIZED: Any = dict(
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=10,
+    mlp_width=40,
+    rope=RoPE(700.0),
+    norm_epsilon=1e-4,
+)
+SIZED3 = SIZED | {"feature_width": 144, "draft_vocab_size": len(KNOWN)}
+STRETCH = Llama3Stretch(8.0, 1.0, 4.0, 32)
+CONFIGS: dict[str, Any] = {
+    "eagle": EagleConfig(width=48, own_embedding=True, **SIZED),
+    "eagle, qwen2": EagleConfig(
+        width=48, num_layers=2, fusion_bias=False, attention_bias=True, **SIZED
+    ),
+    "eagle3": Eagle3Config(width=48, **SIZED3),
+    "eagle3, narrow": Eagle3Config(width=32, own_embedding=True, **SIZED3),
+    "specforge": Eagle3Config(
+        width=48, norm_each_tap=3, **SIZED3 | {"rope": RoPE(700.0, (2.0,) * 5)}
+    ),
+    "speculators": Eagle3Config(
+        width=48,
+        num_layers=2,
+        window=4,
+        norm_before_fusion=True,
+        norm_before_residual=True,
+        recycle_normed=True,
+        **SIZED3 | {"rope": RoPE(700.0, llama3_divisors(700.0, 5, STRETCH), STRETCH)},
+    ),
+    "speculators, qwen3": Eagle3Config(
+        width=48, query_key_norm=True, **SIZED3 | {"feature_width": 96}
+    ),
+}
+PLAIN = Eagle3(CONFIGS["eagle3"], taps=(1, 3, 4))
 
 
-@functools.partial(jax.jit, static_argnames="drafter")
-def _draft(
-    drafter: Any,
-    params: sd.Params,
-    tokens: Array,
-    length: Array,
-    options: _types.Options,
-    keys: Array,
-    noise: Array,
-) -> _types.Draft:
-    """What the drafter proposes after one text, once a row of `noise`, which is all
-    that it draws by.
-    """
-    batch = noise.shape[0]
-    block = _tree.causal_block(jnp.broadcast_to(tokens, (batch, SLOTS)))
-    output = TOY.forward(
-        params.target, TOY.init_cache(batch, SLOTS), block, drafter.taps
-    )
-    base = jnp.broadcast_to(length - 1, (batch,))
-    root = jnp.broadcast_to(tokens[length - 1], (batch,))
-    read = _types.Accepted(block.tokens, output.features, base, root)
-    state = drafter.update(TOY, params, drafter.init(batch, SLOTS), read)
-    sampler = _types.Sampler(options, keys, base, base, None, None, None)
-
-    def given(_, role, slot, *, vocab_size):
-        assert role == _sampling.DRAFT
-        return noise[:, slot]
-
-    with mock.patch.object(_sampling, "step_noise", given):
-        return drafter.draft(TOY, params, state, root, sampler)[0]
+def published(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A configuration, and random tensors in float16."""
+    config, shapes = PUBLISHED[name]
+    random = np.random.default_rng(4)
+    tensors: dict[str, np.ndarray] = {
+        key: (0.3 * random.normal(size=shape)).astype(np.float16)
+        for key, shape in shapes.items()
+    }
+    if "lm_head.weight" in tensors:
+        tensors["d2t"] = KNOWN - np.arange(len(KNOWN))
+        tensors["t2d"] = np.isin(np.arange(V), KNOWN)
+    return dict(config), tensors
 
 
-@dataclasses.dataclass(frozen=True)
-class HeadDrafts:
-    """`Game.drafts` of a shipped drafter.
-
-    Row i of `sampling` is for texts that begin with the first token of prompt i. A
-    draft's probability is what the law that came back with it says of its draws:
-    `slots` says of each slot which law it draws from, and how many tokens in turn.
-    """
-
-    drafter: Any
-    params: sd.Params
-    prompts: Sequence[Text]
-    sampling: sd.Sampling
-    slots: Sequence[tuple[int, int]]
-
-    def __call__(self, parents: Sequence[int], kind: _types.Kind, text: Text) -> Drafts:
-        orders = [
-            list(itertools.permutations(range(V), draws)) for _, draws in self.slots
-        ]
-        cases = list(itertools.product(*orders))
-        noise = np.zeros((len(cases), max(1, len(self.slots)), V), np.float32)
-        for case, drawn in enumerate(cases):
-            for slot, order in enumerate(drawn):
-                noise[case, slot, list(order)] = 1e4 * np.arange(len(order), 0, -1)
-        draft = jax.tree.map(np.asarray, self.draft(text, noise))
-        count = len(cases)
-        log_q = np.full((*draft.tokens.shape, V), np.nan)
-        weight = np.ones(count)
-        if draft.proposal is not None:
-            laws, row = draft.proposal
-            for node in range(1, draft.tokens.shape[1]):
-                every = np.arange(count)
-                log_q[every, draft.parents[:, node]] = laws[every, row[:, node]]
-            for case, drawn in enumerate(cases):
-                for (row, _), order in zip(self.slots, drawn, strict=True):
-                    weight[case] *= in_order(np.exp(laws[case, row]), order)
-        happens = weight > 0
-        experiment = np.arange(count) * (draft.proposal is None)
-        return Drafts(
-            *(
-                x[happens]
-                for x in (
-                    draft.tokens,
-                    draft.parents,
-                    draft.valid,
-                    log_q,
-                    weight,
-                    experiment,
-                )
-            )
-        )
-
-    def draft(self, text: Text, noise: np.ndarray) -> _types.Draft:
-        """As the step would ask for it after a text; slot i draws by noise "n i V"."""
-        batch = len(self.prompts)
-        row = [prompt[0] for prompt in self.prompts].index(text[0])
-        request = make_request(self.sampling, batch=batch, vocab_size=V)
-        options = jax.tree.map(
-            lambda x: jnp.repeat(x[row : row + 1], len(noise), axis=0), request.options
-        )
-        tokens = np.zeros(SLOTS, np.int32)
-        tokens[: len(text)] = text
-        keys = jnp.repeat(request.keys[:1], len(noise))
-        return _draft(
-            self.drafter,
-            self.params,
-            jnp.asarray(tokens),
-            jnp.array(len(text), jnp.int32),
-            options,
-            keys,
-            jnp.asarray(noise, jnp.float32),
-        )
+TARGET = tiny_target("llama", num_hidden_layers=8)
+WEIGHTS = random_params(TARGET)
 
 
-def in_order(law: np.ndarray, order: Sequence[int]) -> float:
-    """The probability of drawing these tokens in turn, none twice. Where no token is
-    left that could be drawn, something has to stand there: the lowest ids.
-    """
-    left, weight = law.astype(np.float64), 1.0
-    for i, token in enumerate(order):
-        if left.sum() <= 0:
-            others = [x for x in range(len(law)) if x not in order[:i]]
-            return weight * (list(order[i:]) == others[: len(order) - i])
-        weight *= left[token] / left.sum()
-        left[token] = 0
-    return weight
+def load(path: Path, **options: Any) -> tuple[Any, Any]:
+    return sd.load_drafter(path, TARGET, WEIGHTS, **options)
 
 
-def slots_of(drafter: Any) -> list[tuple[int, int]]:
-    """A slot for each node with children, and a law."""
-    if drafter.kind == "points":
-        return []
-    parents = list(drafter.tree.parents)
-    inner = sorted(set(parents) - {-1})
-    return [(i, parents.count(node)) for i, node in enumerate(inner)]
+def write(
+    path: Path,
+    name: str,
+    changes: dict[str, Any] | None = None,
+    tensors: dict[str, Any] | None = None,
+) -> Path:
+    """A published folder, some of it changed, or left out where it is None."""
+    config, stored = published(name)
+    for values, news in ((config, changes or {}), (stored, tensors or {})):
+        for key, new in news.items():
+            values.pop(key, None) if new is None else values.update({key: new})
+    return write_folder(path, config, stored)
 
 
-def parents_of(drafter: Any) -> tuple[int, ...]:
-    """The tree's, or one of as many nodes that is as deep."""
-    if isinstance(drafter.tree, StaticTree):
-        return drafter.tree.parents
-    return (
-        *range(-1, drafter.max_depth),
-        *[0] * (drafter.num_nodes - 1 - drafter.max_depth),
-    )
+def nested(**changes: Any) -> dict[str, Any]:
+    config, _ = PUBLISHED["speculators"]
+    layer = config["transformer_layer_config"] | changes
+    kept = {key: value for key, value in layer.items() if value is not None}
+    return {"transformer_layer_config": kept}
 
 
-def drawn_laws(drafts: HeadDrafts, text: Text) -> tuple[np.ndarray, np.ndarray]:
-    """What each node with children truly draws its first child from, and the law that
-    came back: twice "inner nodes V", with all draws but that one the same.
-
-    By how much noise the choice between two tokens turns, found by bisection.
-    """
-    parents = list(drafts.drafter.tree.parents)
-    inner = sorted(set(parents) - {-1})
-    slot, other = (
-        x.ravel() for x in np.indices((len(inner), V))
-    )  # rows: token 0 against `other`
-    row = np.arange(len(slot))
-    noise = np.zeros((len(row), len(inner), V), np.float32)
-    noise[:, :] = 1e4 * np.arange(V, 0, -1)
-    noise[row, slot] = -1e4
-    noise[row, slot, other] = 0
-    child = np.array([parents.index(node) for node in inner])[slot]
-    low, high = np.full(len(row), -60.0), np.full(len(row), 60.0)
-
-    def draft_at(middle: np.ndarray) -> _types.Draft:
-        noise[row, slot, 0] = middle
-        return jax.tree.map(np.asarray, drafts.draft(text, noise))
-
-    for _ in range(40):
-        middle = (low + high) / 2
-        is_enough = draft_at(middle).tokens[row, child] == 0
-        low, high = np.where(is_enough, low, middle), np.where(is_enough, middle, high)
-    odds = np.exp(high.reshape(len(inner), V))
-    odds[:, 0] = 1
-    proposal = draft_at(high).proposal
-    assert proposal is not None
-    said = np.exp(proposal.log_q[row, proposal.row[row, child]])
-    return odds / odds.sum(1, keepdims=True), said.reshape(len(inner), V, V)[:, 1]
+def assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)

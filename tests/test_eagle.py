@@ -1,6 +1,7 @@
 """EAGLE's drafts against the head run along one path at a time."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ HEAD3 = Eagle3Config(
     norm_each_tap=3,
     norm_before_residual=True,
 )
+WINDOWED = dataclasses.replace(HEAD, window=4, num_layers=2, own_embedding=True)
 TREE = StaticTree("0 1 2 00 01 02 10 11 000 001 010 0000")
 GROWN = GrownTree(num_nodes=14, depth=4, width=3)
 TAPS = (0, 1, 2)
@@ -42,6 +44,8 @@ DRAFTERS: dict[str, Any] = {
     "static": Eagle(HEAD, TREE),
     "grown": Eagle(HEAD, GROWN),
     "drawn": Eagle(HEAD, TREE, kind="without_replacement"),
+    "window": Eagle(WINDOWED, GROWN),
+    "window, static": Eagle(WINDOWED, TREE),
     "eagle 3": Eagle3(HEAD3, GROWN, taps=TAPS),
     "eagle 3, static": Eagle3(HEAD3, TREE, taps=TAPS),
 }
@@ -81,6 +85,13 @@ def sampler_of(temperature: float, base: int, *, has_noise: bool) -> Sampler:
     )
 
 
+def embed(drafter: Any, params: Params, tokens: list[int]) -> jax.Array:
+    ids = jnp.array([tokens], jnp.int32)
+    if drafter.config.own_embedding:
+        return params.drafter["embedding"][ids]
+    return TARGET.embed(params.target, ids)
+
+
 def logits_along(
     drafter: Any, params: Params, state: Any, path: list[int]
 ) -> np.ndarray:
@@ -90,7 +101,7 @@ def logits_along(
     head = drafter.head(params.drafter)
     hidden, scratch = state.output[:, None], _levels.empty(state.cache)
     for depth, token in enumerate(path):
-        embedded = TARGET.embed(params.target, jnp.array([[token]], jnp.int32))
+        embedded = embed(drafter, params, [token])
         hidden, scratch = _levels.read(
             head,
             embedded,
@@ -103,7 +114,7 @@ def logits_along(
     return np.asarray(drafter.logits(TARGET, params, hidden))[0, 0]
 
 
-@pytest.mark.parametrize("name", some_slow(DRAFTERS, fast=("grown", "drawn")))
+@pytest.mark.parametrize("name", some_slow(DRAFTERS, fast=("window", "drawn")))
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_children_are_what_the_head_says_along_their_path(name, temperature):
     """The best of each node in order, under `match` with the noise of their position;
@@ -186,6 +197,60 @@ def test_the_cache_holds_genuine_rows_only():
             ours[:, :, :known], expected[:, :, :known], atol=1e-4
         )
     np.testing.assert_allclose(state.output, fresh.output, atol=1e-4)
+
+
+def logits_without_cache(
+    drafter: Any, params: Params, tokens: list[int], path: list[int]
+) -> np.ndarray:
+    """After the last of some drafted tokens: all rows anew for each, and attention
+    written down from what a window is.
+    """
+    *known, root = tokens
+    block = _tree.causal_block(jnp.array([known], jnp.int32))
+    cache = TARGET.init_cache(1, len(known))
+    states = TARGET.forward(params.target, cache, block, drafter.taps).features
+    following = [*known[1:], root]
+    head, output = drafter.head(params.drafter), states
+    for token in [None, *path]:
+        if token is not None:
+            following.append(token)
+            states = jnp.concatenate([states, output[:, -1:]], axis=1)
+        at = np.arange(len(following))
+        gap = at[:, None] - at[None, :]
+        window = drafter.config.window or len(at)
+
+        def attend(layer, query, key, value, /, *, mask, window=None, scale=None):
+            repeats = query.shape[2] // key.shape[2]
+            key, value = (np.repeat(x[0], repeats, axis=1) for x in (key, value))
+            scores = np.einsum("thd,shd->hts", query[0], key) / query.shape[-1] ** 0.5
+            weights = np.where(mask, np.exp(scores), 0.0)
+            weights /= weights.sum(-1, keepdims=True)
+            read = np.einsum("hts,shd->thd", weights, value)
+            return jnp.asarray(read, jnp.float32)[None]
+
+        mask = (gap >= 0) & (gap < window)
+        output = head(
+            embed(drafter, params, following),
+            states,
+            jnp.asarray(at, jnp.int32)[None],
+            functools.partial(attend, mask=mask),
+        )
+    return np.asarray(drafter.logits(TARGET, params, output[:, -1:]))[0, 0]
+
+
+@pytest.mark.parametrize("name", ["grown", "window"])
+def test_reading_is_that_of_all_rows_anew(name):
+    """A window shorter than the text, and than text and path together."""
+    drafter = DRAFTERS[name]
+    params = params_of(drafter)
+    *tokens, root = TEXT
+    state = state_after(drafter, params, tokens, root)
+    for path in ([], [8], [8, 30, 2, 2, 11]):
+        np.testing.assert_allclose(
+            logits_along(drafter, params, state, path),
+            logits_without_cache(drafter, params, TEXT, path),
+            atol=2e-5,
+        )
 
 
 def test_a_head_that_knows_few_tokens_proposes_no_other():

@@ -19,9 +19,10 @@ from folders import (
 
 import specdec_jax as sd
 from specdec_jax.io import Folder
-from specdec_jax.nn import Experts, ExpertsConfig, RoPE
+from specdec_jax.nn import Experts, ExpertsConfig, Llama3Stretch, RoPE
+from specdec_jax.nn._rope import llama3_divisors
 from specdec_jax.targets import PRESETS, from_folder, preset
-from specdec_jax.targets._huggingface import config_of, llama3_divisors
+from specdec_jax.targets._huggingface import config_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -272,7 +273,7 @@ def test_llama3_divisors_in_the_middle():
     """A wave that turns twice in the original length is a third of the way."""
     length = 100
     base = (length / 2 / (2 * np.pi)) ** 2  # so that the second of two waves is that
-    divisors = llama3_divisors(base, 2, factor=8.0, low=1.0, high=4.0, length=length)
+    divisors = llama3_divisors(base, 2, Llama3Stretch(8.0, 1.0, 4.0, length))
     np.testing.assert_allclose(divisors[1], 1 / ((2 / 3) / 8 + 1 / 3))
 
 

@@ -39,6 +39,7 @@ FLOORS = {
     "_check": 4,
     "_compile": 4,
     "_measure_acceptance": 4,
+    "formats": 4,
     "plan": 5,
     "train": 5,
     "text": 6,

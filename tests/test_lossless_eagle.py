@@ -7,8 +7,8 @@ of siblings or a wrong word on which nodes are proposals shows in the text's law
 from typing import Any
 
 import pytest
+from eagles import EAGLES, HeadDrafts, params_of, parents_of, slots_of
 from enumeration import PROMPTS, Game, Play, begin, errors, reference
-from heads import EAGLES, HeadDrafts, params_of, parents_of, slots_of
 
 import specdec_jax as sd
 from specdec_jax import _types

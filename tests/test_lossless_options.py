@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import some_slow
+from eagles import EAGLES, FEW3, GROWN, TAPS, params_of
 from enumeration import (
     SLOTS,
     Game,
@@ -25,7 +26,6 @@ from enumeration import (
     reference,
     rows,
 )
-from heads import EAGLES, FEW3, GROWN, TAPS, params_of
 from scripted import CHAIN, STAR, TREE, Law, P, Scripted, Text, V, propose, table
 
 import specdec_jax as sd

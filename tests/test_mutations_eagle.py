@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import some_slow
+from eagles import HEAD, TREE, HeadDrafts, drawn_laws, params_of, slots_of
 from enumeration import PROMPTS, Game, Play, begin, errors, reference
-from heads import HEAD, TREE, HeadDrafts, drawn_laws, params_of, slots_of
 
 import specdec_jax as sd
 from specdec_jax import _sampling

@@ -26,9 +26,17 @@ class Eagle(FeatureDrafter):
 
     taps: tuple[int | str, ...] = dataclasses.field(default=("final",), init=False)
 
+    def check(self, target: Target) -> None:
+        """Raise `ValueError` where this is no head of that target."""
+        if self.config.width != target.width:
+            raise ValueError(
+                f"{self} is a head for states of {self.config.width} numbers, but the "
+                f"target's have {target.width}: it was made for another model"
+            )
+
     def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
         """Random parameters for a head of this target: a pure dict."""
-        head = EagleHead(self.config, rngs=nnx.Rngs(key))
+        head = EagleHead(self.config, vocab_size=target.vocab_size, rngs=nnx.Rngs(key))
         return nnx.to_pure_dict(nnx.split(head)[1])
 
     def head(self, params: PyTree) -> Any:
@@ -44,4 +52,7 @@ class Eagle(FeatureDrafter):
 
 @functools.cache
 def _graph(config: EagleConfig) -> nnx.GraphDef:
-    return nnx.split(nnx.eval_shape(lambda: EagleHead(config, rngs=nnx.Rngs(0))))[0]
+    def build() -> EagleHead:  # of any vocabulary: sizes are the parameters'
+        return EagleHead(config, vocab_size=1, rngs=nnx.Rngs(0))
+
+    return nnx.split(nnx.eval_shape(build))[0]

@@ -32,6 +32,21 @@ class Eagle3(FeatureDrafter):
 
     taps: tuple[int | str, ...] = ()
 
+    def check(self, target: Target) -> None:
+        """Raise `ValueError` where this is no head of that target."""
+        taps, found = len(self.taps), self.config.feature_width
+        if found != taps * target.width:
+            raise ValueError(
+                f"{self} reads {found} numbers, but {taps} taps of the target have "
+                f"{taps * target.width}: it was made for another model, or other taps"
+            )
+        if self.config.width != target.width and not self.config.own_embedding:
+            raise ValueError(
+                f"{self} is a head for states of {self.config.width} numbers, but the "
+                f"target's have {target.width}: such a head needs an embedding of its "
+                "own"
+            )
+
     def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
         """Random parameters for a head of this target; the tokens that it knows are the
         first ones.

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # others are quantised, or no weights
+_INTEGERS = {"I64", "I32", "I16", "I8", "U8", "BOOL"}
 
 
 class StoredTensor(NamedTuple):
@@ -83,11 +84,21 @@ class Folder:
                 f"{self.path} stores {name} as {stored}; weights are understood in "
                 f"{', '.join(sorted(_DTYPES))}"
             )
-        stored = self._open[self.tensors[name].file]
-        part = (
-            stored.get_tensor(name) if index is ... else stored.get_slice(name)[index]
-        )
+        part = self._part(name, index)
         return part if dtype is None else part.astype(dtype, copy=False)
+
+    def read_integers(self, name: str) -> np.ndarray:
+        """A tensor that is no weight: whole numbers, or true and false.
+
+        Raises:
+            KeyError: there is no tensor of this name.
+            ValueError: it is stored as something else.
+        """
+        if (stored := self.tensors[name].dtype) not in _INTEGERS:
+            raise ValueError(
+                f"{self.path} stores {name} as {stored}, which is no whole number"
+            )
+        return self._part(name, ...)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON file of the folder that holds an object.
@@ -104,6 +115,13 @@ class Folder:
         if not isinstance(value, dict):
             raise ValueError(f"{path} holds no JSON object")
         return value
+
+    def _part(self, name: str, index: Any) -> np.ndarray:
+        """Of a tensor, as it is stored."""
+        stored = self._open[self.tensors[name].file]
+        if index is ...:
+            return stored.get_tensor(name)
+        return stored.get_slice(name)[index]
 
     def _files(self) -> tuple[list[str], set[str]]:
         """The weights' files, and the tensors that an index promises."""

@@ -16,8 +16,11 @@ from specdec_jax.nn._experts import Experts as Experts
 from specdec_jax.nn._experts import ExpertsConfig as ExpertsConfig
 from specdec_jax.nn._layers import MLP as MLP
 from specdec_jax.nn._layers import Linear as Linear
+from specdec_jax.nn._layers import Llama3Stretch as Llama3Stretch
 from specdec_jax.nn._layers import RMSNorm as RMSNorm
 from specdec_jax.nn._layers import RoPE as RoPE
 from specdec_jax.nn._product import product as product
+from specdec_jax.nn._rope import rope_keys as rope_keys
+from specdec_jax.nn._rope import rope_of as rope_of
 from specdec_jax.nn._unroll import Rows as Rows
 from specdec_jax.nn._unroll import next_states as next_states

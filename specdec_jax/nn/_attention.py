@@ -16,6 +16,7 @@ def attention(
     mask: Bool[Array, "B T U"],
     depths: Int[Array, "B T"],
     *,
+    key_depths: Int[Array, "B U"] | None = None,
     window: int | None = None,
     scale: float | None = None,
 ) -> Float[Array, "B T Q H"]:
@@ -23,9 +24,9 @@ def attention(
     head i // (Q / K)).
 
     Every query sees the first `length` slots of the prefix, and of the block what
-    `mask` says: itself at least. The block may hold more keys than there are queries,
-    but not with a window. With a `window`, only the last so many
-    positions of these, its own included; a query's position is `length` and its depth.
+    `mask` says: itself at least. With a `window`, only the last so many positions of
+    these, its own included; a position is `length` and a depth. The block may hold more
+    keys than there are queries: `key_depths` are theirs (None: those of the queries).
     What lies in the prefix at or beyond `length` changes nothing, keys that are NaN
     included. `scale` multiplies the scores; by default head_width ** -0.5.
     """
@@ -42,7 +43,8 @@ def attention(
     if window is not None:
         oldest = length[:, None] + depths - window + 1
         is_seen = is_seen & (at >= oldest[:, :, None])
-        mask = mask & (depths[:, :, None] - depths[:, None, :] < window)
+        key_depths = depths if key_depths is None else key_depths
+        mask = mask & (depths[:, :, None] - key_depths[:, None, :] < window)
     prefix = jnp.einsum(
         "bkgth,bksh->bkgts", grouped, prefix_keys, preferred_element_type=jnp.float32
     )

@@ -8,6 +8,7 @@ state, and has an output layer of its own, over the tokens that matter.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -19,9 +20,17 @@ from specdec_jax.nn._product import product
 
 @dataclasses.dataclass(frozen=True)
 class EagleConfig:
-    """Sizes of a head, whose width is its target's.
+    """Sizes of a head, and what published ones do differently.
 
-    `rope` is the head's own: published heads do not inherit their target's.
+    Args:
+        width: of its states: that of its target, whose features they are.
+        rope: its own: published heads do not inherit their target's.
+        fusion_bias: of the map that joins token and state.
+        attention_bias: of queries, keys and values.
+        num_layers: the first reads what is fused, the others are plain decoder layers.
+        own_embedding: it has a table of tokens of its own (`params["embedding"]`, "V
+            D"), instead of the target's.
+        window: how many positions a row sees, its own included; None for all.
     """
 
     width: int
@@ -34,20 +43,48 @@ class EagleConfig:
     fusion_bias: bool = True
     attention_bias: bool = False
     num_layers: int = 1
+    own_embedding: bool = False
+    window: int | None = None
     dtype: str = "float32"
 
 
-class EagleHead(nnx.Module):
-    """EAGLE's: the layer has no norm before its attention, and none comes after it."""
+class EagleLayer(nnx.Module):
+    """A decoder layer; the first has no norm before its attention."""
 
-    def __init__(self, config: EagleConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EagleConfig, *, is_first: bool, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
+        self.attention_norm = None if is_first else _norm(config, width)
+        self.attention = Attention(config, config.rope, window=config.window, rngs=rngs)
+        self.mlp_norm = _norm(config, width)
+        self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "B T"],
+        layer: int,
+        attend: Attend,
+    ) -> Float[Array, "B T D"]:
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        x = x + self.attention(normed, positions, layer, attend)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class EagleHead(nnx.Module):
+    """EAGLE's: no norm comes after its layer, whose output is a feature."""
+
+    def __init__(self, config: EagleConfig, *, vocab_size: int, rngs: nnx.Rngs):
+        dtype, width = jnp.dtype(config.dtype), config.width
+        self.embedding = _embedding(config, vocab_size, rngs)
         self.fusion = Linear(
             2 * width, width, bias=config.fusion_bias, dtype=dtype, rngs=rngs
         )
-        self.attention = Attention(config, config.rope, rngs=rngs)
-        self.mlp_norm = RMSNorm(width, epsilon=config.norm_epsilon, dtype=dtype)
-        self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List(
+            [
+                EagleLayer(config, is_first=i == 0, rngs=rngs)
+                for i in range(config.num_layers)
+            ]
+        )
 
     def fuse(self, features: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """A feature is a state already."""
@@ -62,18 +99,20 @@ class EagleHead(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """The feature of the position after each row's."""
         x = self.fusion(jnp.concatenate([embedded, state], axis=-1))
-        x = x + self.attention(x, positions, 0, attend)
-        return x + self.mlp(self.mlp_norm(x))
+        for i, layer in enumerate(self.layers):
+            x = layer(x, positions, i, attend)
+        return x
 
 
 @dataclasses.dataclass(frozen=True)
 class Eagle3Config(EagleConfig):
-    """Sizes of an EAGLE-3 head, and the switches of published ones.
+    """Sizes of an EAGLE-3 head, and the switches of published ones. With an embedding
+    of its own, its width need not be its target's.
 
     Args:
         feature_width: of all taps together.
         draft_vocab_size: how many tokens it knows; None for all of the target's.
-        num_layers: after the first, plain decoder layers.
+        query_key_norm: of each head, before the rotation (as in Qwen3).
         norm_before_fusion: norm the taps together first.
         norm_each_tap: norm each of so many taps first; 0 for none.
         norm_before_residual: the residual stream starts from the normed state.
@@ -83,6 +122,7 @@ class Eagle3Config(EagleConfig):
     feature_width: int = 0
     draft_vocab_size: int | None = None
     fusion_bias: bool = False
+    query_key_norm: bool = False
     norm_before_fusion: bool = False
     norm_each_tap: int = 0
     norm_before_residual: bool = False
@@ -98,7 +138,16 @@ class Eagle3Layer(nnx.Module):
         self.state_norm = _norm(config, width)
         self.token_norm = _norm(config, width) if is_first else None
         inputs = 2 * width if is_first else width
-        self.attention = Attention(config, config.rope, inputs=inputs, rngs=rngs)
+        self.attention = Attention(
+            config,
+            config.rope,
+            inputs=inputs,
+            window=config.window,
+            head_norm=(lambda: _norm(config, config.head_width))
+            if config.query_key_norm
+            else None,
+            rngs=rngs,
+        )
         self.mlp_norm = _norm(config, width)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
@@ -124,6 +173,7 @@ class Eagle3Head(nnx.Module):
     def __init__(self, config: Eagle3Config, *, vocab_size: int, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
         self.recycle_normed = config.recycle_normed
+        self.embedding = _embedding(config, vocab_size, rngs)
         taps = config.norm_each_tap
         self.fusion_norm = (
             _norm(config, config.feature_width) if config.norm_before_fusion else None
@@ -178,3 +228,13 @@ class Eagle3Head(nnx.Module):
 
 def _norm(config: EagleConfig, width: int) -> RMSNorm:
     return RMSNorm(width, epsilon=config.norm_epsilon, dtype=jnp.dtype(config.dtype))
+
+
+def _embedding(
+    config: EagleConfig, vocab_size: int, rngs: nnx.Rngs
+) -> nnx.Param | None:
+    if not config.own_embedding:
+        return None
+    dtype = jnp.dtype(config.dtype)
+    table = jax.random.normal(rngs.params(), (vocab_size, config.width), dtype)
+    return nnx.Param(table * jnp.asarray(config.width**-0.5, dtype))

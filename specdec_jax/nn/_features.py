@@ -63,6 +63,10 @@ class FeatureDrafter(abc.ABC):
     ) -> Float[Array, "B W V"]:
         """Of the token that a state foretells, in the target's vocabulary."""
 
+    @abc.abstractmethod
+    def check(self, target: Target) -> None:
+        """Raise `ValueError` where this is no head of that target."""
+
     @property
     def num_nodes(self) -> int:
         """The root included."""
@@ -97,13 +101,14 @@ class FeatureDrafter(abc.ABC):
     ) -> tuple[Draft, FeatureState]:
         """A tree, level by level, over the newest genuine row."""
         head = self.head(params.drafter)
+        embed = functools.partial(self._embed, target, params)
         draw = functools.partial(self._children, target, params, sampler)
         if isinstance(self.tree, StaticTree):
-            draft = draft_static(self.tree, head, draw, target, params, state, root)
+            draft = draft_static(self.tree, head, draw, embed, state, root)
             if self.kind == "points":
                 draft = draft._replace(proposal=None)
         else:
-            draft = draft_grown(self.tree, head, draw, target, params, state, root)
+            draft = draft_grown(self.tree, head, draw, embed, state, root)
         # Before the first genuine row there is nothing to go on from.
         has_row = (state.cache.length > 0)[:, None]
         is_root = jnp.arange(self.num_nodes, dtype=jnp.int32)[None, :] == 0
@@ -124,7 +129,7 @@ class FeatureDrafter(abc.ABC):
         head, scratch = self.head(params.drafter), empty(state.cache)
         output, scratch = read(
             head,
-            target.embed(params.target, following),
+            self._embed(target, params, following),
             head.fuse(accepted.features),
             state.cache,
             scratch,
@@ -138,6 +143,14 @@ class FeatureDrafter(abc.ABC):
         newest = jnp.take_along_axis(output, last, axis=1)[:, 0]
         has_new = (accepted.length > 0)[:, None]
         return FeatureState(cache, jnp.where(has_new, newest, state.output))
+
+    def _embed(
+        self, target: Target, params: Params, tokens: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
+        """What the head reads of tokens: its own table of them, or the target's."""
+        if self.config.own_embedding:
+            return params.drafter["embedding"][tokens]
+        return target.embed(params.target, tokens)
 
     def _children(
         self,

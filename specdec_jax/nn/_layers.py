@@ -1,7 +1,7 @@
 """The pieces of a decoder layer: linear map, RMS norm, gated MLP, rotary positions."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,16 +98,27 @@ def activate(x: Float[Array, "..."], activation: Activation) -> Float[Array, "..
     return jax.nn.gelu(x, approximate=True)
 
 
+class Llama3Stretch(NamedTuple):
+    """How Llama 3.1 stretches its positions, in the words of its files."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
 @dataclasses.dataclass(frozen=True)
 class RoPE:
     """Rotary position embedding, half-rotated as in Hugging Face's Llama; phases are
     float32 whatever the model's dtype.
 
-    `divisors` divide the frequencies, one each, where a model stretches its positions.
+    `divisors` divide the frequencies, one each, where a model stretches its positions;
+    `stretch` is the rule that they come from, where a file will have to say it again.
     """
 
     base: float = 10000.0
     divisors: tuple[float, ...] = ()
+    stretch: Llama3Stretch | None = None
 
     def __call__(
         self, x: Float[Array, "B T Q H"], positions: Int[Array, "B T"]

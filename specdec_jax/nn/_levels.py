@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_jax import _grow, _tree
 from specdec_jax._grow import GrownTree, StaticTree
-from specdec_jax._types import Cache, Draft, Params, Proposal, Target
+from specdec_jax._types import Cache, Draft, Proposal
 from specdec_jax.nn._attention import attention
 
 # (states, tokens from the root to each, children, slot) -> the children of each in
@@ -19,6 +19,8 @@ Children = Callable[
     [Float[Array, "B W D"], Int[Array, "B W P"], int, int],
     tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"]],
 ]
+
+Embed = Callable[[Int[Array, "B W"]], Float[Array, "B W D"]]
 
 
 class FeatureState(NamedTuple):
@@ -31,16 +33,20 @@ class FeatureState(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Keys and values of the drafted rows so far, of each layer."""
+    """Keys and values of the drafted rows so far, of each layer, and how many positions
+    after the cache they are.
+    """
 
     keys: tuple[Float[Array, "B K M H"], ...]
     values: tuple[Float[Array, "B K M H"], ...]
+    depths: Int[Array, "B M"]
 
 
 def empty(cache: Cache) -> Scratch:
     keys = cache.keys[0]
     none = jnp.zeros((*keys.shape[:2], 0, keys.shape[3]), keys.dtype)
-    return Scratch((none,) * len(cache.keys), (none,) * len(cache.keys))
+    depths = jnp.zeros((keys.shape[0], 0), jnp.int32)
+    return Scratch((none,) * len(cache.keys), (none,) * len(cache.keys), depths)
 
 
 def read(
@@ -56,6 +62,7 @@ def read(
     end; `mask` says which of the scratch each sees, itself included.
     """
     keys, values = list(scratch.keys), list(scratch.values)
+    key_depths = jnp.concatenate([scratch.depths, depths], axis=1)
 
     def attend(
         layer: int,
@@ -79,21 +86,21 @@ def read(
             values[layer],
             mask,
             depths,
+            key_depths=key_depths,
             window=window,
             scale=scale,
         )
 
     positions = cache.length[:, None] + depths
     output = head(embedded, hidden, positions, attend)
-    return output, Scratch(tuple(keys), tuple(values))
+    return output, Scratch(tuple(keys), tuple(values), key_depths)
 
 
 def draft_static(
     tree: StaticTree,
     head: Any,
     draw: Children,
-    target: Target,
-    params: Params,
+    embed: Embed,
     state: FeatureState,
     root: Int[Array, " B"],
 ) -> Draft:
@@ -113,7 +120,7 @@ def draft_static(
             scratched += level
             mask = np.array([[j in ancestors[i] for j in scratched] for i in level])
             hidden = output[:, np.array([row_of[parents[i]] for i in level])]
-            embedded = target.embed(params.target, tokens[:, np.array(level)])
+            embedded = embed(tokens[:, np.array(level)])
             output, scratch = read(
                 head,
                 embedded,
@@ -160,8 +167,7 @@ def draft_grown(
     tree: GrownTree,
     head: Any,
     draw: Children,
-    target: Target,
-    params: Params,
+    embed: Embed,
     state: FeatureState,
     root: Int[Array, " B"],
 ) -> Draft:
@@ -181,7 +187,7 @@ def draft_grown(
         seen = jnp.concatenate([seen, itself], axis=2)
         output, scratch = read(
             head,
-            target.embed(params.target, tokens),
+            embed(tokens),
             hidden,
             state.cache,
             scratch,

@@ -1,15 +1,15 @@
 """Targets from Hugging Face folders."""
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from specdec_jax.io import Folder
+from specdec_jax.io import Folder, ParamPath, read_params
 from specdec_jax.nn import Decoder, DecoderConfig
 from specdec_jax.targets._huggingface import config_of
 from specdec_jax.targets._module import ModuleTarget
-from specdec_jax.targets._read import ParamPath, read_params
 
 _LAYER = {
     "attention_norm": "input_layernorm",
@@ -72,7 +72,7 @@ def from_folder(
 
     params = read_params(
         folder,
-        target,
+        jax.eval_shape(target.init_params, jax.random.key(0)),
         names=names,
         read=lambda path, name, index: folder.read(name, index=index),
         is_ignored=is_ignored,

@@ -2,16 +2,16 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from specdec_jax.io import GGUF
+from specdec_jax.io import GGUF, ParamPath, read_params
 from specdec_jax.nn import Decoder, DecoderConfig, RoPE
 from specdec_jax.targets._module import ModuleTarget
-from specdec_jax.targets._read import ParamPath, read_params
 
 # Keys that are understood, after the architecture's name; any other could change the
 # arithmetic.
@@ -86,7 +86,7 @@ def from_gguf(
 
     params = read_params(
         gguf,
-        target,
+        jax.eval_shape(target.init_params, jax.random.key(0)),
         names=_name,
         read=read,
         is_ignored=lambda name: name == _ROPE_DIVISORS,

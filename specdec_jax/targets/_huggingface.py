@@ -2,16 +2,14 @@
 apart.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
-from specdec_jax.nn import DecoderConfig, ExpertsConfig, RoPE
-from specdec_jax.targets._keys import Keys
+from specdec_jax.io import Keys
+from specdec_jax.nn import DecoderConfig, ExpertsConfig, RoPE, rope_of
 
 
 def config_of(
@@ -64,7 +62,7 @@ def config_of(
     keys.only("rope_interleaved", False)
     special = family(keys, common)
     if "rope" not in special:
-        special["rope"] = _rope(keys, head_width)
+        special["rope"] = rope_of(keys, head_width)
     if wrong := keys.left():
         raise ValueError(f"{where}: " + "; ".join(wrong))
     return DecoderConfig(**common, **special)
@@ -112,14 +110,14 @@ def _gemma3(keys: Keys, common: dict[str, Any]) -> dict[str, Any]:
     given = keys.table("rope_parameters")
     if given is None:
         local = RoPE(keys.number("rope_local_base_freq", default=10000.0))
-        rope = _rope(keys, head_width, theta=1e6)
+        rope = rope_of(keys, head_width, theta=1e6)
     else:
         parts = [given.get(kind) for kind in ("full_attention", "sliding_attention")]
         if not all(isinstance(part, dict) for part in parts):
             keys.wrong.append("rope_parameters lack full_ or sliding_attention")
             parts = [{}, {}]
         rope, local = (
-            _rope(Keys({"rope_parameters": part}), head_width, wrong=keys.wrong)
+            rope_of(Keys({"rope_parameters": part}), head_width, wrong=keys.wrong)
             for part in parts
         )
         for said_already in ("rope_local_base_freq", "rope_theta", "rope_scaling"):
@@ -198,54 +196,3 @@ def _windows(
         keys.wrong.append(f"layer_types of {strange} are not understood")
         return ()
     return tuple(known[kind] for kind in kinds)
-
-
-def _rope(
-    keys: Keys,
-    head_width: int,
-    *,
-    theta: float = 10000.0,
-    wrong: list[str] | None = None,
-) -> RoPE:
-    """Rotary positions, stretched as `rope_scaling` or `rope_parameters` says."""
-    wrong = keys.wrong if wrong is None else wrong
-    theta = keys.number("rope_theta", default=theta)
-    scaling = Keys(keys.table("rope_parameters", "rope_scaling") or {})
-    base = scaling.number("rope_theta", default=theta)
-    kind = scaling.take("rope_type", "type", default="default")
-    half = head_width // 2
-    divisors: tuple[float, ...] = ()
-    match kind:
-        case "default":
-            pass
-        case "linear":
-            divisors = (scaling.number("factor"),) * half
-        case "llama3":
-            factor = scaling.number("factor")
-            low = scaling.number("low_freq_factor")
-            high = scaling.number("high_freq_factor")
-            length = scaling.count("original_max_position_embeddings")
-            if low < high:
-                divisors = llama3_divisors(
-                    base, half, factor=factor, low=low, high=high, length=length
-                )
-            elif not scaling.wrong:
-                scaling.wrong.append("high_freq_factor is not above low_freq_factor")
-        case _:
-            wrong.append(f"a rope_type of {kind!r} is not understood")
-            return RoPE(base)
-    scaling.only("partial_rotary_factor", 1.0)
-    wrong += [f"rope: {text}" for text in scaling.left()]
-    return RoPE(base, divisors)
-
-
-def llama3_divisors(
-    base: float, half: int, *, factor: float, low: float, high: float, length: int
-) -> tuple[float, ...]:
-    """What Llama 3.1 divides each frequency by: waves much shorter than the original
-    length stay, much longer ones stretch by `factor`, those between by a blend.
-    """
-    frequency = base ** (-np.arange(half) / half)
-    turns = length * frequency / (2 * math.pi)  # of each wave within the length
-    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return tuple((1 / ((1 - blend) / factor + blend)).tolist())

@@ -1,7 +1,8 @@
 """Parameters from files, tensor by tensor, straight into their dtype and place."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +11,24 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from specdec_jax import _sharding
-from specdec_jax.io import GGUF, Folder
-from specdec_jax.targets._module import ModuleTarget
 
 # The parts of a parameter's path: "layers", 3, "attention", "query", "weight".
 ParamPath = tuple[str | int, ...]
 
 
+@runtime_checkable
+class Stored(Protocol):
+    """An open file or folder: where it is, and by name what each tensor is."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+
 def read_params(
-    source: GGUF | Folder,
-    target: ModuleTarget,
+    source: Stored,
+    abstract: PyTree,
     *,
     names: Callable[[ParamPath], str | list[str]],
     read: Callable[[ParamPath, str, Any], np.ndarray],
@@ -27,11 +36,11 @@ def read_params(
     is_transposed: Callable[[ParamPath], bool] = lambda path: False,
     mesh: Mesh | None,
 ) -> PyTree:
-    """The target's parameters.
+    """Parameters as they are stored.
 
     Args:
         source: what there is.
-        target: says which parameters, of which shapes and dtype.
+        abstract: which parameters, of which shapes and dtypes.
         names: of a parameter's tensor, or of several that are stacked along a new
             first axis.
         read: brings the part of a tensor that an index says, of the parameter at a
@@ -44,7 +53,6 @@ def read_params(
         ValueError: tensors are missing, left over or of the wrong shape; all of them
             are listed.
     """
-    abstract = jax.eval_shape(target.init_params, jax.random.key(0))
     leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
     wanted = {tuple(key.key for key in path): leaf for path, leaf in leaves}
     named = {path: names(path) for path in wanted}
@@ -80,7 +88,7 @@ def read_params(
 
 
 def _check(
-    source: GGUF | Folder,
+    source: Stored,
     wanted: Mapping[ParamPath, Any],
     named: Mapping[ParamPath, str | list[str]],
     is_ignored: Callable[[str], bool],

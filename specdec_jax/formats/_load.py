@@ -1,0 +1,216 @@
+"""Loading a published head for a target."""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array, Int, PyTree
+
+from specdec_jax import _sharding
+from specdec_jax._grow import GrownTree, StaticTree
+from specdec_jax._types import Target
+from specdec_jax.drafters import Eagle, Eagle3
+from specdec_jax.formats import _taps
+from specdec_jax.formats._config import Said, said_by
+from specdec_jax.formats._vocabulary import known_ids
+from specdec_jax.formats._words import (
+    EMBEDDING,
+    FUSION,
+    HEAD,
+    KNOWN,
+    OFFSETS,
+    first_layer_in,
+    tensor_name,
+)
+from specdec_jax.io import Folder, ParamPath, open_folder, read_params
+from specdec_jax.nn import Eagle3Config
+
+_TOKENS = "tokens"  # see Eagle3
+_ROWS = 4096  # of an embedding that are compared at once
+
+
+def load_drafter(
+    path: str | os.PathLike[str],
+    target: Target,
+    target_params: PyTree,
+    *,
+    tree: StaticTree | GrownTree | None = None,
+    taps: tuple[int | str, ...] | None = None,
+    dtype: DTypeLike | None = None,
+) -> tuple[Eagle | Eagle3, PyTree]:
+    """A published head and its parameters, on the target's mesh: of EAGLE's authors, of
+    EAGLE-3's, of SpecForge, or of vLLM's speculators, which the folder says itself.
+
+    The head keeps rotary positions of its own (`rope_theta` of its config.json; where
+    that is missing 10000, with a warning). An embedding in the folder that is the
+    target's is left out, and shared.
+
+    Args:
+        path: a folder with config.json, and model.safetensors or pytorch_model.bin.
+        target: which it was made for.
+        target_params: the target's.
+        tree: see `Eagle`; a `StaticTree` as EAGLE's unless given.
+        taps: of an EAGLE-3 head, where the folder does not say which, or wrongly: see
+            `Eagle3`. Without either, those of its authors.
+        dtype: of the head; that of the target's embedding unless given.
+
+    Raises:
+        ValueError: the head was made for another target; keys of config.json or tensors
+            are missing, left over, or not understood (all of them are listed); which
+            tokens it knows is said nowhere, or in two ways.
+        OSError: there is no such folder, or it lacks config.json or weights.
+        ImportError: it is pickled, and the package `torch` is missing.
+    """
+    folder = open_folder(path)
+    if dtype is None:
+        dtype = _embedded(target, target_params, np.zeros(1, np.int32)).dtype
+    said = said_by(folder, dtype=dtype)
+    try:
+        _check_target(said, folder, target)
+        config = dataclasses.replace(
+            said.config, own_embedding=_has_own(folder, target, target_params)
+        )
+        tree = StaticTree() if tree is None else tree
+        if not isinstance(config, Eagle3Config):
+            if taps is not None:
+                raise ValueError("it is no EAGLE-3 head: it taps the final state only")
+            drafter: Eagle | Eagle3 = Eagle(config, tree)
+        else:
+            chosen = _chosen_taps(said, config, target) if taps is None else taps
+            count = config.feature_width // target.width
+            num_layers = target.num_layers
+            taps = _taps.check_taps(chosen, count=count, num_layers=num_layers)
+            drafter = Eagle3(config, tree, taps=taps)
+        drafter.check(target)
+        ids = _ids(folder, config, target)
+    except ValueError as error:
+        raise ValueError(f"{folder.path}: {error}") from None
+    return drafter, _read(folder, drafter, target, target_params, ids)
+
+
+def _read(
+    folder: Folder,
+    drafter: Eagle | Eagle3,
+    target: Target,
+    target_params: PyTree,
+    ids: Int[np.ndarray, " W"] | None,
+) -> PyTree:
+    abstract = dict(
+        jax.eval_shape(lambda key: drafter.init_params(key, target), jax.random.key(0))
+    )
+    abstract.pop(_TOKENS, None)
+    layer, mesh = first_layer_in(folder), _sharding.mesh_of(target_params)
+    shared = set() if drafter.config.own_embedding else {EMBEDDING}
+    tables = {OFFSETS, KNOWN} if isinstance(drafter, Eagle3) else set()
+
+    def read(path: ParamPath, name: str, index: Any) -> np.ndarray:
+        return folder.read(name, index=index)
+
+    params = read_params(
+        folder,
+        abstract,
+        names=lambda path: tensor_name(path, layer),
+        read=read,
+        is_ignored=lambda name: name in shared | tables,
+        mesh=mesh,
+    )
+    if ids is not None:
+        everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        params[_TOKENS] = jax.device_put(jnp.asarray(ids), everywhere)
+    return params
+
+
+def _check_target(said: Said, folder: Folder, target: Target) -> None:
+    for what, made_for, found in (
+        ("a vocabulary of", said.vocab_size, target.vocab_size),
+        ("states of width", said.target_width or target.width, target.width),
+    ):
+        if made_for != found:
+            raise ValueError(
+                f"the head was made for a target with {what} {made_for}, but this one "
+                f"has {found}"
+            )
+    fusion = folder.tensors.get(FUSION)
+    if fusion is None or len(fusion.shape) != 2:
+        raise ValueError(f"{FUSION} is missing, or no matrix")
+    if isinstance(said.config, Eagle3Config) and fusion.shape[1] % target.width:
+        raise ValueError(
+            f"the head reads {fusion.shape[1]} numbers, which are no whole number of "
+            f"the target's states of {target.width}: it was made for another one"
+        )
+
+
+def _chosen_taps(
+    said: Said, config: Eagle3Config, target: Target
+) -> tuple[int | str, ...]:
+    num_layers = target.num_layers
+    if said.outputs is not None:
+        _taps.check_outputs(said.outputs, num_layers)
+        found = tuple(said.outputs)
+        if said.boundaries is None:
+            return found
+        if found != _taps.from_boundaries(said.boundaries, num_layers):
+            raise ValueError(
+                f"eagle_config taps after layers {said.outputs}, the key outside "
+                f"before layers {said.boundaries}: pass the right ones as taps"
+            )
+        return found
+    if said.boundaries is not None:
+        return _taps.from_boundaries(said.boundaries, num_layers)
+    count = config.feature_width // target.width
+    if count != 3:
+        raise ValueError(
+            f"it reads {count} taps, and does not say of which layers: pass taps"
+        )
+    return _taps.usual_taps(num_layers)
+
+
+def _ids(folder: Folder, config: Any, target: Target) -> Int[np.ndarray, " W"] | None:
+    if not isinstance(config, Eagle3Config):
+        return None
+    offsets, known = (
+        folder.read_integers(name) if name in folder.tensors else None
+        for name in (OFFSETS, KNOWN)
+    )
+    size = config.draft_vocab_size or target.vocab_size
+    if (head := folder.tensors.get(HEAD)) is not None and head.shape[0] != size:
+        raise ValueError(
+            f"{HEAD} has {head.shape[0]} rows, but draft_vocab_size is {size}"
+        )
+    return known_ids(
+        offsets,
+        None if known is None else known.astype(bool),
+        size=size,
+        vocab_size=target.vocab_size,
+    )
+
+
+def _has_own(folder: Folder, target: Target, target_params: PyTree) -> bool:
+    """Whether the folder brings an embedding that is not the target's."""
+    stored = folder.tensors.get(EMBEDDING)
+    if stored is None:
+        return False
+    if stored.shape != (target.vocab_size, target.width):
+        return True
+    for start in range(0, target.vocab_size, _ROWS):
+        ids = np.arange(start, min(start + _ROWS, target.vocab_size), dtype=np.int32)
+        theirs = np.asarray(_embedded(target, target_params, ids))
+        ours = folder.read(EMBEDDING, index=(slice(start, start + len(ids)),))
+        # A copy may have been rounded to the dtype of the head, or ours of the target.
+        is_same = (ours == theirs.astype(ours.dtype)) | (
+            ours.astype(theirs.dtype) == theirs
+        )
+        if not is_same.all():
+            return True
+    return False
+
+
+def _embedded(
+    target: Target, target_params: PyTree, ids: Int[np.ndarray, " W"]
+) -> Array:
+    return target.embed(target_params, jnp.asarray(ids)[None])[0]
