@@ -101,7 +101,7 @@ class FeatureDrafter(abc.ABC):
     ) -> tuple[Draft, FeatureState]:
         """A tree, level by level, over the newest genuine row."""
         head = self.head(params.drafter)
-        embed = functools.partial(self._embed, target, params)
+        embed = functools.partial(self.embed, target, params)
         draw = functools.partial(self._children, target, params, sampler)
         if isinstance(self.tree, StaticTree):
             draft = draft_static(self.tree, head, draw, embed, state, root)
@@ -129,7 +129,7 @@ class FeatureDrafter(abc.ABC):
         head, scratch = self.head(params.drafter), empty(state.cache)
         output, scratch = read(
             head,
-            self._embed(target, params, following),
+            self.embed(target, params, following),
             head.fuse(accepted.features),
             state.cache,
             scratch,
@@ -144,7 +144,7 @@ class FeatureDrafter(abc.ABC):
         has_new = (accepted.length > 0)[:, None]
         return FeatureState(cache, jnp.where(has_new, newest, state.output))
 
-    def _embed(
+    def embed(
         self, target: Target, params: Params, tokens: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """What the head reads of tokens: its own table of them, or the target's."""

@@ -56,7 +56,7 @@ class FeatureRegression:
         following = jnp.pad(lesson.tokens[:, 1:], ((0, 0), (0, 1)))
         states, _ = next_states(
             head,
-            target.embed(params.target, following),
+            drafter.embed(target, params, following),
             head.fuse(features),
             lesson.positions,
             lesson.sees(),

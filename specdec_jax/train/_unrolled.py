@@ -76,7 +76,7 @@ class TrainingTimeTest:
         for depth in range(self.steps):
             ahead = 1 + depth
             tokens = jnp.pad(lesson.tokens[:, ahead:], ((0, 0), (0, ahead)))
-            embedded = target.embed(params.target, tokens)
+            embedded = drafter.embed(target, params, tokens)
             states, rows = advance(params.drafter, embedded, states, rows)
             is_label = lesson.labels(back=ahead) & teacher.is_known
             of_depth, hit = chunked_sum(
