@@ -17,7 +17,7 @@ import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments import Evaluate
-from specdec_jax.cli._heads import load_head, read_tree
+from specdec_jax.cli._heads import read_tree
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table
 
@@ -44,7 +44,7 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
     fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
     if not fitting:
         raise ValueError(f"all {len(prompts)} prompts have more than {longest} tokens")
-    drafter, params = load_head(command.head, model)
+    drafter, params = sd.load_drafter(command.head, model.target, model.params)
     found: dict[str, list[Acceptance]] = {}
     for name, tree in trees.items():
         with _progress(screens) as progress:

@@ -26,15 +26,16 @@ def export(command: Export, screens: Screens) -> int:
     model = load(ModelOptions(recipe.target, recipe.dtype), screens)
     fitted = training.load_best(recipe, model.target, run)
     usual = "eagle3" if isinstance(fitted.drafter, sd.Eagle3) else "eagle"
+    format = command.format or usual
     with tempfile.TemporaryDirectory(dir=command.output.parent) as folder:
         sd.save_drafter(
             Path(folder) / "head",
             fitted.drafter,
             fitted.params,
             model.target,
-            format=command.format or usual,
+            format=format,
             dtype=jnp.dtype(command.dtype),
-            verifier=recipe.target,
+            verifier=recipe.target if format == "speculators" else None,
         )
         command.output.mkdir(exist_ok=True)
         for file in (Path(folder) / "head").iterdir():
