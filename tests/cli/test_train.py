@@ -20,10 +20,10 @@ recipe = Recipe(
     drafter=Eagle3(
         Eagle3Config(
             width=16, num_heads=2, num_kv_heads=2, head_width=8, mlp_width=32,
-            feature_width=48, draft_vocab_size=32,
+            feature_width=32, draft_vocab_size=32,
         ),
         tree=GrownTree(num_nodes=3, depth=2, width=1),
-        taps=(-1, 0, 1),
+        taps=(0, 1),
     ),
     objective=TrainingTimeTest(steps=2),
     data=Data(length=64, rows=2, held_out=2),
@@ -95,8 +95,9 @@ def test_from_prompts_to_a_drafter(place, capsys):
     assert "--no-such" in capsys.readouterr().err
 
     head = place / "exported"
-    assert run("export", recipe, head, "--run", place / "run") == 0
-    assert run("export", recipe, head, "--run", place / "run") == 2
+    of_run = ("--run", place / "run", "--format", "speculators")
+    assert run("export", recipe, head, *of_run) == 0
+    assert run("export", recipe, head, *of_run) == 2
     assert "holds config.json and model.safetensors already" in capsys.readouterr().err
 
     numbers = place / "evaluated.json"
