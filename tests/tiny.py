@@ -5,8 +5,13 @@ a model: byte-level tokens, chat turns, random weights.
 from pathlib import Path
 
 import gguf
+import jax
 import numpy as np
 import tokenizers
+
+import specdec_jax as sd
+from specdec_jax._types import Target
+from specdec_jax.nn import EagleConfig
 
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 CONTROL = ["<|im_start|>", "<|im_end|>"]
@@ -69,4 +74,15 @@ def write_tiny(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def write_tiny_head(path: Path, target: Target) -> Path:
+    """A random head of EAGLE for it, as its authors publish theirs."""
+    config = EagleConfig(
+        width=_WIDTH, num_heads=_HEADS, num_kv_heads=1, head_width=8, mlp_width=_MLP
+    )
+    drafter = sd.Eagle(config)
+    params = drafter.init_params(jax.random.key(0), target)
+    sd.save_drafter(path, drafter, params, target, format="eagle")
     return path

@@ -9,7 +9,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Switch = FlagCreatePairsOff[bool]
-DrafterName = Literal["ngram", "plain", "draft-model"]
+DrafterName = Literal["ngram", "plain", "draft-model", "eagle"]
 
 
 def _optional(metavar: str, default: str) -> object:
@@ -32,13 +32,18 @@ class DraftingOptions:
     """What proposes tokens, to be accepted by the model or not: a matter of speed."""
 
     drafter: DrafterName = "ngram"
-    """Look up what came next before, propose nothing, or let a smaller model draft."""
+    """Look up what came next before, propose nothing, or let a smaller model draft, or
+    a head on the model's own states: of EAGLE, EAGLE-2 or EAGLE-3."""
     draft_model: Annotated[str | None, _optional("NAME|PATH", "none")] = None
     """The model of --drafter draft-model; it may be the same."""
-    nodes: Annotated[int | None, _optional("N", "8 for ngram, 5 for draft-model")] = (
-        None
-    )
+    head: Annotated[Path | None, _optional("FOLDER", "none")] = None
+    """The head of --drafter eagle, as others publish it; the format is seen."""
+    nodes: Annotated[int | None, _optional("N", "5 for draft-model, else 8")] = None
     """Tokens that are verified at once: those drafted, and one."""
+    depth: Annotated[int | None, _optional("N", "4")] = None
+    """How many tokens ahead eagle looks."""
+    width: Annotated[int | None, _optional("N", "3")] = None
+    """Tokens that eagle goes on from at each depth; 1 drafts a chain."""
     longest: Annotated[int | None, _optional("N", "4")] = None
     """Tokens of the longest match that ngram looks for."""
     shortest: Annotated[int | None, _optional("N", "2")] = None
@@ -149,7 +154,8 @@ class Bench:
     prompts: Annotated[Path, arg(metavar="FILE.jsonl")]
     """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
     drafters: Annotated[tuple[str, ...], arg(metavar="NAME")] = ("ngram",)
-    """ngram, or draft-model:NAME|PATH. Plain decoding is always measured beside."""
+    """ngram, draft-model:NAME|PATH, or head:FOLDER. Plain decoding is always measured
+    beside."""
     temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
     """Each is measured."""
     batches: Annotated[tuple[int, ...], arg(metavar="B")] = (1,)
@@ -215,7 +221,7 @@ class Compile:
 
 @dataclass(frozen=True)
 class Info:
-    """What a model is and how much memory it needs."""
+    """What a model is and how much memory it needs; or what a head is."""
 
     model: Annotated[Positional[str | None], arg(metavar="NAME|PATH")] = None
     """A known name, a GGUF file, or a Hugging Face folder; without it, the names."""

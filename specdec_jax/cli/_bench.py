@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,11 +25,11 @@ from specdec_jax import bench as measuring
 from specdec_jax.bench import Decoding, Group, Prompt, Results, Synthetic
 from specdec_jax.cli._arguments import Bench, ModelOptions
 from specdec_jax.cli._bench_tables import show
-from specdec_jax.cli._setup import load
+from specdec_jax.cli._setup import load, load_head
 from specdec_jax.cli._show import Screens
 from specdec_jax.text import Tokenizer
 
-_MODEL = "draft-model:"
+_MODEL, _HEAD = "draft-model:", "head:"
 _PROFILED = 32  # tokens
 
 Way = Decoding | Synthetic
@@ -157,11 +158,13 @@ def _check(command: Bench) -> None:
         if times > 1:
             raise ValueError(f"{name} has {value} twice")
     for name in command.drafters:
-        is_known = name in ("ngram", measuring.PLAIN) or name.startswith(_MODEL)
-        if not is_known or name == _MODEL:
+        is_known = name in ("ngram", measuring.PLAIN)
+        is_known |= name.startswith((_MODEL, _HEAD)) and name not in (_MODEL, _HEAD)
+        if not is_known:
             raise ValueError(
-                f"there is no drafter {name!r}: there are ngram, plain and "
-                "draft-model:NAME, where NAME is a known model or a file"
+                f"there is no drafter {name!r}: there are ngram, plain, "
+                "draft-model:NAME, where NAME is a known model or a file, and "
+                "head:FOLDER"
             )
     share = command.synthetic_acceptance
     if share is not None and not 0 <= share <= 1:
@@ -208,6 +211,13 @@ def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[
             draft = model if options == command.model else load(options, screens)
             drafter = sd.DraftModel(draft.target, **nodes)
             params = sd.Params(model.params, draft.params)
+            runners.append(
+                dataclasses.replace(plain, name=name, drafter=drafter, params=params)
+            )
+        elif name.startswith(_HEAD):
+            folder = Path(name.removeprefix(_HEAD))
+            drafter, head = load_head(folder, model, nodes=command.nodes)
+            params = sd.Params(model.params, head)
             runners.append(
                 dataclasses.replace(plain, name=name, drafter=drafter, params=params)
             )

@@ -1,4 +1,4 @@
-"""`specdec-jax info`: what a model is, and how much memory it needs."""
+"""`specdec-jax info`: what a model or a head is, and how much memory it needs."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from specdec_jax import io, plan
 from specdec_jax.cli._arguments import Info
+from specdec_jax.cli._info_head import head_folder, info_head
 from specdec_jax.cli._show import Screens, count, gigabytes, plain_table
 from specdec_jax.nn import Decoder, DecoderConfig
 from specdec_jax.targets import PRESETS, ModuleTarget, preset
@@ -33,6 +34,8 @@ def info(command: Info, screens: Screens) -> int:
     """Say what a model is, or list what there is; the exit status."""
     if command.model is None:
         return _list(command, screens)
+    if (head := head_folder(command.model)) is not None:
+        return info_head(head, screens, is_json=command.json)
     target = _target(command.model, command.dtype)
     slots = command.max_length or min(_SLOTS, target.max_length)
     if command.batch < 1 or not 1 <= slots <= target.max_length:

@@ -4,8 +4,9 @@ import json
 import sys
 
 import pytest
-from tiny import write_tiny
+from tiny import write_tiny, write_tiny_head
 
+import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax.cli import main
 
@@ -71,6 +72,19 @@ def test_bench(run, path, monkeypatch):
     assert results["arguments"]["prompts"] == "prompts.jsonl"
 
 
+def test_a_head(run, path, tmp_path):
+    """From its folder; random, it is rarely right, and the text is the same."""
+    head = write_tiny_head(tmp_path / "head", sd.load(path).target)
+    options = ("--tasks", "x", "--per-task=1", "--nodes=4", "--drafters")
+    status, _, _, results = run(*options, f"head:{head}")
+    (summary,) = results["summary"]
+    assert status == 0 and summary["drafter"] == f"head:{head}"
+    assert summary["same_text"] == summary["rows"] == 1
+    (tmp_path / "out.json").unlink()
+    status, _, err, _ = run(*options, f"head:{tmp_path}")
+    assert status == 2 and "config.json" in err
+
+
 def test_resumes(run, monkeypatch):
     """Ctrl-C loses nothing; the same command goes on; another one is refused."""
     measure, calls = measuring.measure, []
@@ -117,6 +131,7 @@ def test_pictures_profile_and_synthetic(run, tmp_path):
     [
         (["--drafters", "eagle9"], "there is no drafter 'eagle9'"),
         (["--drafters", "draft-model:"], "there is no drafter 'draft-model:'"),
+        (["--drafters", "head:"], "there is no drafter 'head:'"),
         (["--drafters", "draft-model:none.gguf"], "there is neither a file"),
         (["--drafters", "ngram", "ngram"], "--drafters has ngram twice"),
         (["--tasks", "z"], "there is no task 'z': there are x, y"),

@@ -13,6 +13,7 @@ from folders import (
     tiny_target,
     write_folder,
 )
+from heads import published
 from tiny import write_tiny
 
 from specdec_jax import io, plan, targets
@@ -185,6 +186,25 @@ def test_info_of_files(run, tmp_path):
     assert found["parameters"] == sum(x.size for x in tensors.values())
     assert found["weight_bytes"] == 4 * found["parameters"]
     assert found["max_length"] == 256
+
+
+def test_info_of_a_head(run, tmp_path):
+    """As its folder says it."""
+    config, tensors = published("speculators")
+    path = str(write_folder(tmp_path / "a", config, tensors))
+    status, out, _ = run("info", path, "--json")
+    found = json.loads(out)
+    assert status == 0 and found["head_of"] == "EAGLE-3"
+    assert found["taps_after_layers"] == [1, 3, 4] and found["window"] == 4
+    assert found["vocabulary"] == 13 and found["target_vocabulary"] == 61
+    sizes = {k: x.size for k, x in tensors.items() if k not in ("d2t", "t2d")}
+    assert found["parameters"] == sum(sizes.values())
+    status, out, _ = run("info", path)
+    assert status == 0 and re.search(r"taps after layers +1, 3, 4", out)
+    status, out, _ = run(
+        "info", str(write_folder(tmp_path / "b", *published("eagle3")))
+    )
+    assert re.search("not said: those of the authors", out)
 
 
 def test_info_refuses(run):
