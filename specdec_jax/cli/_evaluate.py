@@ -70,20 +70,14 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
 
 
 def _show(tree: str, found: list[Acceptance], screens: Screens) -> None:
-    table = plain_table(
-        tree, "T", "prompts", "τ", "95 %", "kept by depth", "where proposed"
-    )
+    table = plain_table(tree, "T", "prompts", "τ (95 %)", "kept by depth")
     for x in found:
         table.add_row(
             x.task,
             f"{x.temperature:g}",
             str(x.prompts),
-            f"{x.tau:.2f}",
-            f"{x.low:.2f} – {x.high:.2f}",
+            f"{x.tau:.2f} ({x.low:.2f}–{x.high:.2f})",
             " ".join(f"{share:.0%}" for share in x.by_depth),
-            " ".join(
-                "–" if share is None else f"{share:.0%}" for share in x.conditional
-            ),
         )
     screens.out.print(table)
 

@@ -95,7 +95,7 @@ def test_from_prompts_to_a_drafter(place, capsys):
     assert "--no-such" in capsys.readouterr().err
 
     head = place / "exported"
-    of_run = ("--run", place / "run", "--format", "speculators")
+    of_run = ("--run", place / "run", "--format", "specforge")
     assert run("export", recipe, head, *of_run) == 0
     assert run("export", recipe, head, *of_run) == 2
     assert "holds config.json and model.safetensors already" in capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_from_prompts_to_a_drafter(place, capsys):
     )
     found = json.loads(numbers.read_text())["trees"]
     tasks = [(x["task"], x["temperature"]) for x in found["chain:2"]]
-    assert tasks == [(t, x) for x in (0.0, 0.8) for t in ("add", "tell", "all")]
+    assert tasks == [(t, x) for x in (0.0, 0.8) for t in ("add", "tell", "all tasks")]
     for row in found["grown:4,2,2"]:
         assert 1 <= row["low"] <= row["tau"] <= row["high"] <= 3
     assert "kept by depth" in capsys.readouterr().out
