@@ -78,7 +78,7 @@ def prepare(
     program = dataclasses.replace(program, chunk=choose_chunk(unread, len(rows)))
     begun = _known(begun, rows, program)
     if program.mesh is not None:
-        request = jax.device_put(
+        request = _sharding.place(
             request, _sharding.row_shardings(request, program.mesh)
         )
     if samples > 1:
@@ -156,7 +156,7 @@ def _known(state: State, rows: list[np.ndarray], program: Program) -> State:
     lengths = np.array([len(prompt) for prompt in rows], np.int32)
     new = (jnp.asarray(tokens), jnp.asarray(lengths))
     if program.mesh is not None:
-        new = jax.device_put(new, _sharding.row_shardings(new, program.mesh))
+        new = _sharding.place(new, _sharding.row_shardings(new, program.mesh))
     return State(state.cache, state.drafter, *new)
 
 

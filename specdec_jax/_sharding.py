@@ -9,6 +9,7 @@ import re
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -46,7 +47,23 @@ _Tree = TypeVar("_Tree")
 
 def shard(params: _Tree, mesh: Mesh) -> _Tree:
     """Place parameters on a mesh; whatever is generated from them follows."""
-    return jax.device_put(params, param_shardings(params, mesh))
+    return place(params, param_shardings(params, mesh))
+
+
+def place(tree: _Tree, shardings: Any) -> _Tree:
+    """Arrays that every process has, on their devices, some of which may be those of
+    other processes.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def one(x: Any, sharding: NamedSharding) -> jax.Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(one(jax.random.key_data(x), sharding))
+        host = np.asarray(x)
+        return jax.make_array_from_callback(host.shape, sharding, lambda i: host[i])
+
+    return jax.tree.map(one, tree, shardings)
 
 
 def param_shardings(params: Any, mesh: Mesh | AbstractMesh) -> Any:

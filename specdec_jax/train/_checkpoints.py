@@ -85,8 +85,11 @@ class Checkpoints:
 
     def load(self, step: int, like: TrainState) -> Saved:
         """Read the one of a step, onto devices as `like` is, which may be abstract."""
-        like = like._replace(key=jax.eval_shape(jax.random.key_data, like.key))
-        one = SingleDeviceSharding(jax.devices()[0])
+        is_abstract = isinstance(like.key, jax.ShapeDtypeStruct)
+        data = jax.random.key_data
+        key = jax.eval_shape(data, like.key) if is_abstract else data(like.key)
+        like = like._replace(key=key)
+        one = SingleDeviceSharding(jax.local_devices()[0])
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=getattr(x, "sharding", None) or one

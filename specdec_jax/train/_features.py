@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from specdec_jax import _sharding
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Block, Target
 from specdec_jax.train._batches import Rows, pack, rows_at
@@ -135,7 +136,7 @@ class FeatureCache:
             part = [np.pad(x, ((0, lacking), (0, 0))) for x in part]
             seen = observe(rows_at(self.corpus, is_answer, *part), missing)
             at, is_text = part[0], part[1] > 0
-            values = np.asarray(seen.features.astype(jnp.bfloat16))[is_text]
+            values = _sharding.to_host(seen.features.astype(jnp.bfloat16))[is_text]
             for tap, stored in zip(
                 missing, np.split(values, len(missing), 1), strict=True
             ):

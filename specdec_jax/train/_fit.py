@@ -47,7 +47,8 @@ def fit(
         corpus: all texts, those held out included.
         folder: of checkpoints, metrics.jsonl and recipe.json.
         stop_ids: that end an answer.
-        cache: folder of cached features; `folder`/features if None.
+        cache: folder of cached features; `folder`/features if None. Each process of
+            several keeps its own in it.
         mesh: of devices over whose axis "data" the batches are spread.
         report: is told what happens.
 
@@ -61,7 +62,9 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     run.note_recipe()
     with Checkpoints(folder / "checkpoints") as checkpoints:
-        run.prepare(cache or folder / "features")
+        cache = folder / "features" if cache is None else cache
+        is_one = jax.process_count() == 1
+        run.prepare(cache if is_one else cache / f"process-{jax.process_index()}")
         state, more = run.begin(checkpoints)
         run.loop(checkpoints, state, more)
     return load_best(recipe, target, folder, like=run.initial())

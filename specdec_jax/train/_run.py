@@ -159,7 +159,7 @@ class Run:
         )
         state = init_state(params, self.optimizer, noise)
         if self.mesh is not None:
-            state = jax.device_put(state, state_shardings(state, self.mesh))
+            state = _sharding.place(state, state_shardings(state, self.mesh))
         return state
 
     def begin(self, checkpoints: Checkpoints) -> tuple[TrainState, dict[str, Any]]:
@@ -225,7 +225,8 @@ class Run:
         )
         if self.mesh is None:
             return params
-        return jax.device_put(params, NamedSharding(self.mesh, PartitionSpec()))
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        return jax.jit(lambda params: params, out_shardings=everywhere)(params)
 
     def _note_steps(self, step: int, pending: list[Metrics], seconds: float) -> None:
         host = [_sharding.to_host(metrics) for metrics in pending]

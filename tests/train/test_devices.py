@@ -38,8 +38,7 @@ def report(event):
 
 recipe = small.recipe("eagle 3", data=train.Data(length=64, rows=8, held_out=8),
     evaluation=train.Evaluation(every=3, prompts=8, new_tokens=6))
-fitted = small.fit(recipe, Path({folder!r}), mesh=mesh, report=report,
-                   cache=Path({folder!r}) / str(jax.process_index()))
+fitted = small.fit(recipe, Path({folder!r}), mesh=mesh, report=report)
 fusion = fitted.params["fusion"]["weight"]
 print(json.dumps([losses, str(fusion.sharding.spec) if mesh else ""]))
 """
