@@ -192,6 +192,18 @@ def test_the_targets_embedding_is_shared(tmp_path):
     assert not shared.config.own_embedding
 
 
+def test_the_targets_embedding_is_written_where_asked(tmp_path):
+    """And shared again."""
+    before = load(write(tmp_path / "a", "eagle3"))
+    how: dict[str, Any] = {"format": "speculators", "target_params": WEIGHTS}
+    sd.save_drafter(tmp_path / "b", *before, TARGET, dtype=None, **how)
+    table = load_file(tmp_path / "b" / "model.safetensors")["embed_tokens.weight"]
+    np.testing.assert_array_equal(table, WEIGHTS["embedding"])
+    drafter, params = load(tmp_path / "b")
+    assert drafter == before[0]
+    assert_same(params, before[1])
+
+
 def test_a_head_of_its_own_width_needs_its_own_embedding(tmp_path):
     path = write(tmp_path, "eagle3, narrow", {}, {"embed_tokens.weight": None})
     with pytest.raises(

@@ -18,6 +18,7 @@ from specdec_jax.drafters import Eagle, Eagle3
 from specdec_jax.formats._say import config_for
 from specdec_jax.formats._vocabulary import tables
 from specdec_jax.formats._words import (
+    EMBEDDING,
     FORMATS,
     KNOWN,
     OFFSETS,
@@ -37,11 +38,11 @@ def save_drafter(
     *,
     format: Format,
     dtype: DTypeLike | None = jnp.bfloat16,
+    target_params: PyTree | None = None,
     verifier: str | None = None,
 ) -> None:
     """Write config.json and model.safetensors into a new folder, which appears whole or
-    not at all. Its tree is not part of a head. An embedding is written where the head
-    has one of its own; others take the target's.
+    not at all. Its tree is not part of a head.
 
     Args:
         path: of the new folder.
@@ -50,6 +51,9 @@ def save_drafter(
         target: which it was made for.
         format: whose (see `specdec_jax.formats`).
         dtype: of weights; None as they are.
+        target_params: the target's, to write its embedding too, as some programs expect
+            ("eagle", "speculators") that else look for it in the target; a head's own
+            is always written.
         verifier: name or folder of the target, for whoever looks for it there
             ("speculators" only).
 
@@ -68,6 +72,10 @@ def save_drafter(
     dtype_name = jnp.dtype(drafter.config.dtype if dtype is None else dtype).name
     config = config_for(drafter, target, format, dtype_name, verifier)
     tensors = _tensors(drafter, params, target, first_layer(format), dtype)
+    if target_params is not None and EMBEDDING not in tensors:
+        ids = jnp.arange(target.vocab_size, dtype=jnp.int32)[None]
+        table = _sharding.to_host(target.embed(target_params, ids)[0])
+        tensors[EMBEDDING] = np.asarray(table).astype(jnp.dtype(dtype_name))
     begun = folder.with_name(f".{folder.name}.begun")
     shutil.rmtree(begun, ignore_errors=True)
     begun.mkdir(parents=True)
