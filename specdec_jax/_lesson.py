@@ -47,10 +47,10 @@ def _shifted(x: Array, by: int) -> Array:
 
 
 class Loss(NamedTuple):
-    """Sums, so that parts of a batch can be added; the trainer divides by `count`."""
+    """Sums, so that parts of a batch can be added; the trainer divides by `known`."""
 
     total: Float[Array, ""]
-    count: Float[Array, ""]  # labels of the first depth
+    known: Float[Array, ""]  # labels of the first depth
     hits: Float[Array, " P"]  # labels that the drafter's best token meets, by depth
     labels: Float[Array, " P"]  # by depth
 

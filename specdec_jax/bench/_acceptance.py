@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from specdec_jax._generate import generate
@@ -92,7 +93,7 @@ def answer(
             max_length=longest + new_tokens,
         )
         fresh = counts[group.task] - group.part * batch  # the rest fills the batch up
-        stats = Stats(*(np.asarray(x)[:fresh] for x in generation.stats))
+        stats = jax.tree.map(lambda x, n=fresh: np.asarray(x)[:n], generation.stats)
         answers.append(Answers(group.task, group.temperature, stats))
         report(number + 1, len(groups))
     return answers
@@ -106,8 +107,7 @@ def acceptances(answers: Sequence[Answers]) -> list[Acceptance]:
         tasks = dict.fromkeys(x.task for x in of_one)
         for task in [*tasks, *([ALL] if len(tasks) > 1 else [])]:
             chosen = [x.stats for x in of_one if task in (x.task, ALL)]
-            parts = zip(*chosen, strict=True)
-            stats = Stats(*(np.concatenate(part) for part in parts))
+            stats = jax.tree.map(lambda *x: np.concatenate(x), *chosen)
             found.append(_acceptance(task, temperature, stats))
     return found
 

@@ -63,9 +63,9 @@ class FeatureDrafter(abc.ABC):
     ) -> Float[Array, "B W V"]:
         """Of the token that a state foretells, in the target's vocabulary."""
 
-    @abc.abstractmethod
     def check(self, target: Target) -> None:
         """Raise `ValueError` where this is no head of that target."""
+        return
 
     @property
     def num_nodes(self) -> int:

@@ -35,7 +35,7 @@ class _Texts(grain.sources.RandomAccessDataSource):
         return len(self._lengths)
 
     def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
-        start, length = self._starts[index], self._lengths[index]
+        start, length = int(self._starts[index]), int(self._lengths[index])
         return {"at": np.arange(start, start + min(length, self._length))}
 
 

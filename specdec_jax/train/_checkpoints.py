@@ -29,19 +29,19 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         keep = ocp.training.preservation_policies
-        self._checkpointer = ocp.training.Checkpointer(
-            folder.absolute(),
-            save_decision_policy=_Always(),
-            preservation_policy=keep.AnyPreservationPolicy(
-                [
-                    keep.LatestN(1),
-                    keep.BestN(
-                        get_metric_fn=lambda metrics: metrics[_TAU],
-                        n=1,
-                        keep_checkpoints_without_metrics=False,
-                    ),
-                ]
+        policies: list[Any] = [
+            keep.LatestN(1),
+            keep.BestN(
+                get_metric_fn=lambda metrics: metrics[_TAU],
+                n=1,
+                keep_checkpoints_without_metrics=False,
             ),
+        ]
+        preserve: Any = keep.AnyPreservationPolicy(policies)
+        self._checkpointer = ocp.training.Checkpointer(
+            str(folder.absolute()),
+            save_decision_policy=_Always(),
+            preservation_policy=preserve,
             cleanup_tmp_directories=True,
         )
 
@@ -60,13 +60,16 @@ class Checkpoints:
     @property
     def best(self) -> int | None:
         """The step of the one with the highest τ."""
-        judged = [x for x in self._checkpointer.checkpoints if x.metrics is not None]
-        return max(judged, key=lambda x: x.metrics[_TAU]).step if judged else None
+        taus = self._taus()
+        return max(taus, key=lambda step: (taus[step], step)) if taus else None
 
     def tau(self, step: int) -> float:
         """Of a checkpoint that was judged."""
-        found = (x for x in self._checkpointer.checkpoints if x.step == step)
-        return float(next(found).metrics[_TAU])
+        return self._taus()[step]
+
+    def _taus(self) -> dict[int, float]:
+        found: list[Any] = list(self._checkpointer.checkpoints)
+        return {x.step: float(x.metrics[_TAU]) for x in found if x.metrics is not None}
 
     def save(self, saved: Saved, *, tau: float) -> None:
         """Write it while the caller goes on; the state may be consumed meanwhile.
@@ -97,10 +100,8 @@ class Checkpoints:
             like._asdict(),
         )
         state = TrainState(**self._checkpointer.load(step, abstract))
-        more = self._checkpointer.metadata(step).custom_metadata
-        return Saved(
-            state._replace(key=jax.random.wrap_key_data(state.key)), dict(more or {})
-        )
+        more: Any = self._checkpointer.metadata(step).custom_metadata
+        return Saved(state._replace(key=jax.random.wrap_key_data(state.key)), more)
 
 
 class _Always:

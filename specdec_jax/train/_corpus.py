@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,21 +98,18 @@ def load_corpus(paths: Sequence[str | os.PathLike[str]], *, vocab_size: int) -> 
     return corpus
 
 
-def save_corpus(
-    path: str | os.PathLike[str], corpus: Corpus, **more: np.ndarray
-) -> None:
+def save_corpus(path: str | os.PathLike[str], corpus: Corpus, **more: Any) -> None:
     """Write a file that `load_corpus` reads; `more` goes beside, one entry a text."""
     file = Path(path)
     small = np.uint16 if corpus.tokens.max(initial=0) < 2**16 else np.int32
     partial = file.with_name(file.name + ".part")
     with partial.open("wb") as out:
-        np.savez_compressed(
-            out,
-            tokens=corpus.tokens.astype(small),
-            lens=corpus.lengths.astype(np.int32),
-            plen=corpus.prompt_lengths.astype(np.int32),
-            **more,
-        )
+        arrays: dict[str, Any] = {
+            "tokens": corpus.tokens.astype(small),
+            "lens": corpus.lengths.astype(np.int32),
+            "plen": corpus.prompt_lengths.astype(np.int32),
+        }
+        np.savez_compressed(out, **arrays, **more)
     partial.replace(file)
 
 

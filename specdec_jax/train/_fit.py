@@ -14,7 +14,7 @@ from specdec_jax.train._corpus import Corpus
 from specdec_jax.train._events import Event
 from specdec_jax.train._recipe import Recipe
 from specdec_jax.train._run import Run, serving
-from specdec_jax.train._step import TrainState, init_state
+from specdec_jax.train._step import init_state
 
 
 class Fitted(NamedTuple):
@@ -71,7 +71,7 @@ def fit(
 
 
 def load_best(
-    recipe: Recipe, target: Target, folder: Path, *, like: TrainState | None = None
+    recipe: Recipe, target: Target, folder: Path, *, like: Any = None
 ) -> Fitted:
     """The best drafter of a run that has been judged once at least.
 

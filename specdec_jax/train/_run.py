@@ -147,8 +147,8 @@ class Run:
                 seen = self.observe(rows, tuple(self.drafter.taps))
             else:
                 seen = Observed(*map(self.place, self.cache.read(rows)))
-            known = map(self.place, (rows.tokens, rows.positions, rows.texts))
-            parts.append(Lesson(*known, self.place(rows.is_answer), *seen))
+            tokens, positions, texts, is_answer = map(self.place, rows[:4])
+            parts.append(Lesson(tokens, positions, texts, is_answer, *seen))
         return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
     def initial(self) -> TrainState:

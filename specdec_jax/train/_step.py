@@ -109,7 +109,7 @@ def make_train_step(
                 first,
                 rest,
             )
-        count = jnp.maximum(loss.count, 1.0)
+        count = jnp.maximum(loss.known, 1.0)
         gradients = jax.tree.map(lambda x: x / count, gradients)
         norm = optax.tree.norm(gradients)
         is_finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
@@ -125,7 +125,7 @@ def make_train_step(
         metrics = Metrics(
             loss.total / count,
             loss.hits / jnp.maximum(loss.labels, 1.0),
-            loss.count,
+            loss.known,
             norm,
             is_finite,
         )

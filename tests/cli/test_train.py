@@ -34,7 +34,7 @@ recipe = Recipe(
 """
 
 
-def run(*arguments: object) -> int:
+def run(*arguments: object):
     with pytest.raises(SystemExit) as exit:
         cli.main([str(x) for x in arguments])
     return exit.value.code
