@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_jax import _sharding
+
 # EAGLE's own 25 nodes: each a path of ranks, the r-th child of the r-th child …
 EAGLE_TREE = (
     "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 "
@@ -54,6 +56,11 @@ class StaticTree:
         return max(map(len, self.paths.split()))
 
     @property
+    def most_children(self) -> int:
+        """Of a node."""
+        return 1 + max(int(path[-1]) for path in self.paths.split())
+
+    @property
     def parents(self) -> tuple[int, ...]:
         """Of each node, -1 for the root."""
         nodes = ["", *self.paths.split()]
@@ -84,7 +91,7 @@ class GrownTree:
     width: int = 10
 
     def __post_init__(self):
-        pool = self.width + (self.depth - 1) * self.width**2
+        pool = self.pool_size
         if self.depth < 1 or self.width < 1 or not 2 <= self.num_nodes <= pool + 1:
             raise ValueError(
                 f"{self} looks at {pool} nodes: num_nodes must be 2 … {pool + 1}"
@@ -94,6 +101,16 @@ class GrownTree:
     def max_depth(self) -> int:
         """Of the deepest node."""
         return self.depth
+
+    @property
+    def most_children(self) -> int:
+        """Of a node."""
+        return self.width
+
+    @property
+    def pool_size(self) -> int:
+        """How many nodes are looked at, the root apart."""
+        return self.width + (self.depth - 1) * self.width**2
 
 
 class Pool(NamedTuple):
@@ -120,8 +137,8 @@ def best(
     child.
     """
     scores = jnp.where(jnp.isnan(pool.scores), -jnp.inf, pool.scores)
-    _, chosen = jax.lax.top_k(scores, count)
-    chosen = jnp.sort(chosen.astype(jnp.int32), axis=-1)
+    _, chosen = _sharding.top_k(scores, count)
+    chosen = jnp.sort(chosen, axis=-1)
     parents = jnp.take_along_axis(pool.parents, chosen, axis=1)
     is_parent = parents[:, :, None] == chosen[:, None, :]
     at = jnp.where(is_parent.any(-1), 1 + is_parent.argmax(-1).astype(jnp.int32), 0)

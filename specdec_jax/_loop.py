@@ -33,6 +33,11 @@ from specdec_jax._types import (
 
 def step(program: Program, params: Params, request: Request, run: Run) -> Run:
     """One verification: a running row emits a token at least, or ends and says why."""
+    with _sharding.on(program.mesh):
+        return _step(program, params, request, run)
+
+
+def _step(program: Program, params: Params, request: Request, run: Run) -> Run:
     target, drafter, state = program.target, program.drafter, run.state
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
     sampler = make_sampler(program, request, run)

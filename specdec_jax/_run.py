@@ -97,7 +97,8 @@ def ingest(program: Program, params: Params, state: State) -> State:
         state = State(cache, drafter, state.tokens, state.length)
         return _sharding.pin(state, program.mesh)
 
-    return jax.lax.while_loop(lambda state: (unread(state) > 0).any(), read, state)
+    with _sharding.on(program.mesh):
+        return jax.lax.while_loop(lambda state: (unread(state) > 0).any(), read, state)
 
 
 def begin(program: Program, params: Params, state: State, request: Request) -> Run:

@@ -88,6 +88,15 @@ def perturb(
         steps = jnp.arange(size, dtype=jnp.int32)[None, :]
         noise = position_noise(sampler.noise, first + steps, vocab_size=vocab_size)
         noise = jnp.take_along_axis(noise, depth[:, :, None], axis=1)
+    return noisy(sampler, scores, noise)
+
+
+def noisy(
+    sampler: Sampler, scores: Float[Array, "B N V"], noise: Float[Array, "B M V"]
+) -> Float[Array, "B N V"]:
+    """The same with noise that is given, of each node (M is N) or of all together (M is
+    1); both may be of some tokens only.
+    """
     noise = jnp.where(samples(sampler)[:, None, None], noise, 0.0)
     return _filtered(sampler.options, scores) + noise
 
@@ -129,6 +138,19 @@ def adjust(
         )
         scores = _at(scores, stops).set(-jnp.inf, mode="drop")
     return scores
+
+
+def is_adjusted(options: Options) -> bool:
+    """Whether `adjust` does anything, for any row."""
+    return any(
+        option is not None
+        for option in (
+            options.bias,
+            options.penalties,
+            options.constraint,
+            options.min_new_tokens,
+        )
+    )
 
 
 def constraint_states(

@@ -5,7 +5,10 @@ A mesh has the axes "data" (rows) and "model" (heads, feed-forward, vocabulary);
 with `axis_types=Auto`. An axis whose size the mesh axis does not divide is replicated.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -13,12 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, Shaped
 
 MESH_AXES = {
     "rows": "data",
     "heads": "model",
     "kv_heads": "model",
     "mlp": "model",
+    "features": "model",
     "vocab": "model",
 }
 
@@ -31,6 +36,7 @@ _PARAMS: dict[str, tuple[str | None, ...]] = {
     r"(key|value)\.weight": ("kv_heads", None),
     r"(key|value)\.bias": ("kv_heads",),
     r"output\.weight": (None, "heads"),
+    r"fusion\.weight": (None, "features"),
     r"(gate|up)\.weight": ("mlp", None),
     r"down\.weight": (None, "mlp"),
     r"expert_(gate|up|down)": (None, "mlp", None),
@@ -43,6 +49,7 @@ _ROWS: dict[str, tuple[str | None, ...]] = {
     r"prompted|counts|bias": ("rows", "vocab"),
 }
 _Tree = TypeVar("_Tree")
+_MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
 def shard(params: _Tree, mesh: Mesh) -> _Tree:
@@ -83,6 +90,62 @@ def pin(rows: _Tree, mesh: Mesh | None) -> _Tree:
     if mesh is None:
         return rows
     return jax.lax.with_sharding_constraint(rows, row_shardings(rows, mesh))
+
+
+@contextlib.contextmanager
+def on(mesh: Mesh | None) -> Iterator[None]:
+    """What is traced meanwhile runs on that mesh: `spread` and `top_k` ask for it."""
+    token = _MESH.set(mesh)
+    try:
+        yield
+    finally:
+        _MESH.reset(token)
+
+
+def spread(rows: _Tree) -> _Tree:
+    """The same arrays, pinned: rows over "data", all else whole on every chip, so that
+    the split of a weight that reads them does not reach what they come from.
+    """
+    return pin(rows, _MESH.get())
+
+
+def top_k(
+    x: Shaped[Array, "B ... M"], count: int, *, axis: str | None = None
+) -> tuple[Shaped[Array, "B ... C"], Int[Array, "B ... C"]]:
+    """The largest numbers in order and where they are, ties to the first; the last axis
+    is that logical one.
+
+    A compiler would bring all numbers to every chip. Here each chip looks through its
+    own, and only the best of each are exchanged.
+    """
+    mesh = _MESH.get()
+    if mesh is None:
+        best, at = jax.lax.top_k(x, count)
+        return best, at.astype(jnp.int32)
+    rows = _mesh_axis("rows", x.shape[0], mesh)
+    name = _mesh_axis(axis, x.shape[-1], mesh)
+
+    def local(x: Array) -> tuple[Array, Array]:
+        best, at = jax.lax.top_k(x, min(count, x.shape[-1]))
+        at = at.astype(jnp.int32)
+        if name is None:
+            return best, at
+        at = at + jax.lax.axis_index(name) * x.shape[-1]
+        best, at = (
+            jax.lax.all_gather(part, name, axis=part.ndim - 1, tiled=True)
+            for part in (best, at)
+        )
+        best, chosen = jax.lax.top_k(best, count)
+        return best, jnp.take_along_axis(at, chosen, axis=-1)
+
+    spec = PartitionSpec(rows, *[None] * (x.ndim - 2), name)
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=PartitionSpec(rows),
+        check_vma=False,  # after the exchange all chips of `name` have the same
+    )(x)
 
 
 def to_host(tree: _Tree) -> _Tree:

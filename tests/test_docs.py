@@ -1,7 +1,9 @@
 """What is public is documented, and what is documented works."""
 
 import importlib
+import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -72,3 +74,15 @@ def test_no_place_of_one_machine():
         if (found := place.search(file.read_bytes()))
     ]
     assert not named, "\n".join(named)
+
+
+def test_the_table_of_tpus_is_the_result():
+    """benchmarks/README.md has what benchmarks/tpu/compile.py prints."""
+    path = ROOT / "benchmarks" / "tpu" / "compile.py"
+    spec = importlib.util.spec_from_file_location("tpu_compile", path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script  # dataclasses look there
+    spec.loader.exec_module(script)
+    rows = json.loads(script.RESULT.read_text("utf-8"))["rows"]
+    assert script.table(rows) in (ROOT / "benchmarks" / "README.md").read_text("utf-8")

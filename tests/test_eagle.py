@@ -70,9 +70,11 @@ def state_after(drafter: Any, params: Params, tokens: list[int], root: int) -> A
     return drafter.update(TARGET, params, drafter.init(1, 32), accepted)
 
 
-def sampler_of(temperature: float, base: int, *, has_noise: bool) -> Sampler:
+def sampler_of(
+    temperature: float, base: int, *, has_noise: bool, **options: Any
+) -> Sampler:
     request = make_request(
-        sd.Sampling(temperature=temperature, seed=9), batch=1, vocab_size=61
+        sd.Sampling(temperature=temperature, seed=9, **options), batch=1, vocab_size=61
     )
     return Sampler(
         options=request.options,
@@ -111,7 +113,13 @@ def logits_along(
             jnp.array([[depth]], jnp.int32),
             jnp.ones((1, 1, depth + 1), jnp.bool_),
         )
-    return np.asarray(drafter.logits(TARGET, params, hidden))[0, 0]
+    logits = np.asarray(drafter.logits(TARGET, params, hidden))[0, 0]
+    known = drafter.known(params.drafter)
+    if known is None:
+        return logits
+    whole = np.full(TARGET.vocab_size, -np.inf, np.float32)
+    whole[np.asarray(known)] = logits
+    return whole
 
 
 @pytest.mark.parametrize("name", some_slow(DRAFTERS, fast=("window", "drawn")))
@@ -270,11 +278,31 @@ def test_a_head_that_knows_few_tokens_proposes_no_other():
     assert set(np.asarray(draft.tokens)[0, 1:].tolist()) <= set(known.tolist())
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_what_is_banned_is_not_proposed_either(temperature):
+    """Options are of the target's ids, whichever of them a head knows."""
+    drafter = DRAFTERS["eagle 3"]
+    params = params_of(drafter)  # the first 30
+    *tokens, root = TEXT
+    state = state_after(drafter, params, tokens, root)
+    banned = tuple(range(1, 25))
+    sampler = sampler_of(temperature, len(tokens), has_noise=True, banned=banned)
+    draft, _ = drafter.draft(
+        TARGET, params, state, jnp.array([root], jnp.int32), sampler
+    )
+    assert draft.valid.all()
+    assert set(np.asarray(draft.tokens)[0, 1:].tolist()) <= {0, *range(25, 30)}
+
+
 def test_what_cannot_be():
     with pytest.raises(ValueError, match="a grown tree keeps children for what they"):
         Eagle(HEAD, GROWN, kind="without_replacement")
     with pytest.raises(ValueError, match="not \"iid\"|not 'iid'"):
         Eagle(HEAD, TREE, kind="iid")
+    few = dataclasses.replace(HEAD3, draft_vocab_size=2)
+    for tree in (GROWN, TREE):
+        with pytest.raises(ValueError, match="has 3 children, but the head knows 2"):
+            Eagle3(few, tree, taps=TAPS)
     sampling = sd.Sampling(max_new_tokens=3)
     wide = Eagle(dataclasses.replace(HEAD, width=64), TREE)
     with pytest.raises(ValueError, match="states of 64 numbers.* target's have 48"):

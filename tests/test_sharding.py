@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from specdec_jax import _sharding, nn, targets
+from specdec_jax import _sharding, drafters, nn, targets
 
 CONFIG = nn.DecoderConfig(
     vocab_size=64,
@@ -20,14 +20,23 @@ CONFIG = nn.DecoderConfig(
     mlp_width=64,
     max_length=64,
 )
+SIZES = {
+    "width": 32,
+    "num_heads": 8,
+    "num_kv_heads": 4,
+    "head_width": 8,
+    "mlp_width": 64,
+}
+HEAD = nn.EagleConfig(**SIZES)
+HEAD3 = nn.Eagle3Config(**SIZES, feature_width=96, draft_vocab_size=32)
 
 SCRIPT = """
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 import specdec_jax as sd
-from specdec_jax import targets
-from specdec_jax.nn import Decoder, DecoderConfig, RoPE
+from specdec_jax import _sharding, targets
+from specdec_jax.nn import Decoder, DecoderConfig, Eagle3Config, EagleConfig, RoPE
 from jax.sharding import AxisType
 
 target = targets.ModuleTarget(Decoder, {config})
@@ -36,23 +45,37 @@ sampling = sd.Sampling(max_new_tokens=24, temperature=[0, 0.8, 0.8, 0], top_p=0.
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [3, 3]]
 mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 placed = sd.shard(params, mesh)
-for drafter, both in [
-    (sd.NGram(), False),
-    (sd.DraftModel(target, num_nodes=4), True),
+tree = sd.GrownTree(num_nodes=8, depth=3, width=3)
+eagle = sd.Eagle({head}, tree)
+eagle3 = sd.Eagle3({head3}, tree, taps=(-1, 0, 1))
+for drafter, own in [
+    (sd.NGram(), ()),
+    (sd.DraftModel(target, num_nodes=4), params),
+    (eagle, eagle.init_params(jax.random.key(1), target)),
+    (eagle3, eagle3.init_params(jax.random.key(1), target)),
 ]:
+    spread = sd.shard(own, mesh) if own else ()
     for rule in ("match", "rejection"):
-        one = sd.generate(target, sd.Params(params, params if both else ()), drafter,
+        one = sd.generate(target, sd.Params(params, own), drafter,
                           prompts, sampling=sampling, rule=rule)
-        many = sd.generate(target, sd.Params(placed, placed if both else ()), drafter,
+        many = sd.generate(target, sd.Params(placed, spread), drafter,
                            prompts, sampling=sampling, rule=rule)
         for a, b in zip(one.tokens, many.tokens, strict=True):
             np.testing.assert_array_equal(a, b)
         keys = many.state.cache.keys[0]
         assert keys.sharding.spec[:2] == ("data", "model"), keys.sharding
-        more = sd.generate(target, sd.Params(placed, placed if both else ()), drafter,
+        more = sd.generate(target, sd.Params(placed, spread), drafter,
                            [p + list(t) + [1] for p, t in zip(prompts, many.tokens)],
                            sampling=sampling, rule=rule, state=many.state)
         assert keys.is_deleted() and more.state.cache.keys[0].sharding == keys.sharding
+scores = jax.random.randint(jax.random.key(2), (4, 3, 64), 0, 9).astype("float32")
+for axis, last in (("vocab", "model"), (None, None)):
+    split = jax.NamedSharding(mesh, jax.P("data", None, last))
+    with _sharding.on(mesh):
+        found = jax.jit(lambda x, axis=axis: _sharding.top_k(x, 20, axis=axis))(
+            jax.device_put(scores, split))
+    for ours, expected in zip(found, jax.lax.top_k(scores, 20), strict=True):
+        np.testing.assert_array_equal(ours, expected)  # ties: the first
 print("equal")
 """
 
@@ -101,23 +124,41 @@ print("equal")
 @pytest.mark.parametrize("script", [SCRIPT, FAMILY_SCRIPT], ids=["rules", "families"])
 def test_eight_devices_say_what_one_says(script):
     tests = str(Path(__file__).parent)
+    filled = script.format(config=CONFIG, head=HEAD, head3=HEAD3, tests=tests)
     run = subprocess.run(
-        [sys.executable, "-c", script.format(config=CONFIG, tests=tests)],
+        [sys.executable, "-c", filled],
         capture_output=True,
         text=True,
     )
     assert run.stdout.endswith("equal\n"), run.stderr
 
 
-def test_the_table_covers_every_parameter():
-    """Matrices are split over the model axis; norms are replicated."""
+@pytest.mark.parametrize("of", ["target", "eagle", "eagle 3"])
+def test_the_table_covers_every_parameter(of):
+    """Matrices are split over the model axis; norms, which tokens a head knows and the
+    bias of what all chips add up are replicated.
+    """
     target = targets.ModuleTarget(nn.Decoder, CONFIG)
     mesh = AbstractMesh((2, 4), ("data", "model"))
-    params = jax.eval_shape(target.init_params, jax.random.key(0))
+    makers = {
+        "target": target.init_params,
+        "eagle": lambda key: drafters.Eagle(HEAD).init_params(key, target),
+        "eagle 3": lambda key: drafters.Eagle3(HEAD3).init_params(key, target),
+    }
+    params = jax.eval_shape(makers[of], jax.random.key(0))
     shardings = _sharding.param_shardings(params, mesh)
     for path, sharding in jax.tree_util.tree_leaves_with_path(shardings):
-        is_norm = "norm" in jax.tree_util.keystr(path)
-        assert ("model" in sharding.spec) != is_norm, path
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        is_whole = "norm" in name or name in ("tokens", "fusion.bias")
+        assert ("model" in sharding.spec) != is_whole, path
+
+
+def test_the_cache_of_a_head_is_spread_like_the_target_s():
+    mesh = AbstractMesh((2, 4), ("data", "model"))
+    state = jax.eval_shape(lambda: drafters.Eagle(HEAD).init(4, 16))
+    found = _sharding.row_shardings(state, mesh)
+    assert found.cache.keys[0].spec == PartitionSpec("data", "model", None, None)
+    assert found.output.spec == PartitionSpec("data")
 
 
 def test_an_axis_that_does_not_divide_is_replicated():

@@ -2,11 +2,12 @@
 
     python benchmarks/tpu/compile.py
 
-Of each model, from the smallest slice that holds it to 256 chips: what a step moves
-from and to HBM over what it must, whether it copies the cache, whether all of the cache
-is reused, and how long the step takes at least. Eight rows for each part of "data",
-4,096 slots a row. Rows that the result has already are left out, so that the script can
-be stopped at any time and go on later.
+Of each model, from the smallest slice that holds it to 256 chips (of some, on one slice
+only): what a step moves from and to HBM over what it must, whether it copies the cache,
+whether all of the cache is reused, and how long the step takes at least. NGram on every
+slice, EAGLE-3 on eight chips. Eight rows for each part of "data", 4,096 slots a row.
+Rows that the result has already are left out, so that the script can be stopped at any
+time and go on later.
 """
 
 import dataclasses
@@ -18,30 +19,39 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import tyro
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import specdec_jax as sd
 from specdec_jax import plan, targets
+from specdec_jax._types import Drafter
 
 RESULT = Path(__file__).parents[1] / "results" / "tpu_compile.json"
 CHIPS = {"llama-3.1-8b": "v5e", "qwen3-8b": "v5e", "llama-3.3-70b": "v6e"}
+ONCE = {"qwen3-30b-a3b": "v6e:2x2", "gemma-3-12b": "v5e:2x4"}  # one row each
 ROWS, SLOTS, WIDEST = 8, 4096, 8  # WIDEST: chips of "model", one for each kv head
+TREE = sd.GrownTree(num_nodes=60, depth=8, width=10)
+EAGLE_CHIPS, ONCE_NODES = 8, 16
+HEADER = """\
+| model | slice | data × model | drafter, nodes | GB moved | over ideal | copies | \
+cache reused | temporary | step ≥ | τ to gain | besides |
+| --- | --- | --- | --- | --: | --: | --: | --- | --: | --: | --: | --- |
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """Compile for TPUs and count what a step moves."""
 
-    models: tuple[str, ...] = tuple(CHIPS)
+    models: tuple[str, ...] = (*CHIPS, *ONCE)
     """Presets."""
+    drafters: tuple[Literal["ngram", "eagle3"], ...] = ("ngram", "eagle3")
+    """Plain decoding is NGram's with one node."""
     nodes: tuple[int, ...] = (1, 8, 16, 64)
-    """Of NGram; 1 is plain decoding."""
+    """Of NGram."""
     slices: tuple[str, ...] = ()
     """Like 2x4; by default all that hold the model."""
     output: Path = RESULT
@@ -54,6 +64,7 @@ class Row:
 
     model: str
     topology: plan.Topology
+    drafter: Literal["ngram", "eagle3"]
     nodes: int
 
     @property
@@ -66,15 +77,20 @@ class Row:
         return ROWS * self.mesh["data"]
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        return self.model, self.topology.name, self.nodes
+    def key(self) -> tuple[str, str, str, int]:
+        return self.model, self.topology.name, type(self.proposes).__name__, self.nodes
+
+    @property
+    def proposes(self) -> Drafter:
+        if self.drafter == "eagle3":
+            return plan.eagle3(targets.preset(self.model), TREE)
+        return sd.Plain() if self.nodes == 1 else sd.NGram(num_nodes=self.nodes)
 
     def measure(self) -> dict[str, Any]:
-        drafter = sd.Plain() if self.nodes == 1 else sd.NGram(num_nodes=self.nodes)
         found = plan.plan(
             self.model,
             targets.preset(self.model),
-            [drafter],
+            [self.proposes],
             self.topology,
             self.mesh,
             batch=self.batch,
@@ -87,32 +103,43 @@ class Row:
 def rows(arguments: Arguments) -> Iterator[Row]:
     """All that were asked for, the small slices first."""
     for model in arguments.models:
+        if model in ONCE:
+            yield Row(model, plan.topology(ONCE[model]), "ngram", ONCE_NODES)
+            continue
         chip = plan.CHIPS[CHIPS.get(model, "v5e")]
         target = targets.preset(model)
         for grid in arguments.slices or chip.slices:
             topology = plan.topology(f"{chip.name}:{grid}")
-            row = Row(model, topology, 1)
+            row = Row(model, topology, "ngram", 1)
             size = plan.sizes(target, batch=row.batch, slots=SLOTS, mesh=row.mesh)
-            if size.held < chip.memory:
+            if size.held >= chip.memory:
+                continue
+            if "ngram" in arguments.drafters:
                 for nodes in arguments.nodes:
                     yield dataclasses.replace(row, nodes=nodes)
+            if "eagle3" in arguments.drafters and topology.chips == EAGLE_CHIPS:
+                yield dataclasses.replace(row, drafter="eagle3", nodes=TREE.num_nodes)
 
 
-def place_of(entry: dict[str, Any]) -> tuple[str, int, int]:
-    chips = math.prod(entry["mesh"].values())
-    return entry["model"], chips, entry["step"]["nodes"]
+def place_of(entry: dict[str, Any]) -> tuple[str, int, bool, int]:
+    step, chips = entry["step"], math.prod(entry["mesh"].values())
+    return entry["model"], chips, step["drafter"] == "Eagle3", step["nodes"]
 
 
-def key_of(entry: dict[str, Any]) -> tuple[str, str, int]:
-    return entry["model"], entry["topology"], entry["step"]["nodes"]
+def key_of(entry: dict[str, Any]) -> tuple[str, str, str, int]:
+    step = entry["step"]
+    return entry["model"], entry["topology"], step["drafter"], step["nodes"]
 
 
 def reason(entry: dict[str, Any]) -> str:
-    """What a step moves besides weights and cache once, where it is over a tenth."""
-    step = entry["step"]
+    """What a step moves besides weights and cache once, where it is over a tenth, and
+    what the mesh wastes.
+    """
+    step, copies = entry["step"], entry["sizes"]["copies"]
+    wasted = f"kv heads of all on each of {copies} chips" if copies > 1 else ""
     if step["excess"] <= 1.1:
-        return ""
-    ideal = entry["sizes"]["cache"]
+        return wasted
+    ideal = 2 * (step["ideal"] - step["ideal_half"])  # of the cache
     again = {
         "weights again": step["traffic"]["weights"] - (step["ideal"] - ideal),
         "cache again": step["traffic"]["cache"] - ideal,
@@ -120,47 +147,53 @@ def reason(entry: dict[str, Any]) -> str:
         "written": step["traffic"]["written"],
     }
     large = {name: size for name, size in again.items() if size > 0.01 * step["ideal"]}
-    return ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in large.items())
+    parts = [f"{name} {size / 1e9:.2f} GB" for name, size in large.items()]
+    return ", ".join(parts + [wasted] * bool(wasted))
 
 
-def show(entries: list[dict[str, Any]], console: Console) -> None:
-    """The rows as a table, each with plain decoding's step beside it."""
+def drafter_of(step: dict[str, Any]) -> str:
+    name: str = step["drafter"]
+    name = {"Plain": "plain", "Eagle3": "EAGLE-3"}.get(name, name)
+    return name if step["nodes"] == 1 else f"{name}, {step['nodes']}"
+
+
+def table(entries: list[dict[str, Any]]) -> str:
+    """The rows in Markdown, each step beside plain decoding's; README has it."""
     plain = {
         (x["model"], x["topology"]): x["step"]["seconds"]
         for x in entries
         if x["step"]["nodes"] == 1
     }
-    table = Table(
-        "model", "slice", "data × model", "nodes", "GB moved", "over ideal", "copies",
-        "cache reused", "temporary", "step ≥", "τ to gain", "besides",
-        box=box.MARKDOWN,
-    )  # fmt: skip
+    lines = [HEADER]
     for x in entries:
         step = x["step"]
-        moved = step["traffic"]["total"] / 1e9
+        cache = x["sizes"]["cache"] + step["drafter_cache"]
         alone = plain.get((x["model"], x["topology"]))
-        table.add_row(
+        cells = (
             x["model"],
             x["topology"],
             f"{x['mesh']['data']} × {x['mesh']['model']}",
-            str(step["nodes"]),
-            f"{moved:.2f}",
+            drafter_of(step),
+            f"{step['traffic']['total'] / 1e9:.2f}",
             f"{step['excess']:.3f}",
-            f"{step['cache_copies']}, {step['cache_copies_in_step']} a step",
-            "all" if step["aliased"] >= x["sizes"]["cache"] else "NOT ALL",
+            str(step["cache_copies"]),
+            "all" if step["aliased"] >= cache else "NOT ALL",
             f"{step['temporary'] / 1e9:.2f} GB",
             f"{step['seconds'] * 1e3:.2f} ms",
             "" if alone is None else f"{step['seconds'] / alone:.2f}",
             reason(x),
         )
-    console.print(table)
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return "".join(lines)
 
 
 def main(arguments: Arguments) -> int:
-    """Measure what is missing, save after each row, show all; the exit status."""
+    """Measure what is missing, save after each row, show all there are; the exit
+    status.
+    """
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)
-    console, errors = Console(width=180), Console(stderr=True)
+    errors = Console(stderr=True)
     path = arguments.output
     saved = json.loads(path.read_text("utf-8")) if path.exists() else {"rows": []}
     entries = {key_of(entry): entry for entry in saved["rows"]}
@@ -182,7 +215,7 @@ def main(arguments: Arguments) -> int:
         text = json.dumps({"rows": order}, indent=1, ensure_ascii=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", "utf-8")
-    show([entries[row.key] for row in wanted], console)
+    print(table(sorted(entries.values(), key=place_of)))
     return 0
 
 

@@ -203,10 +203,15 @@ class Compile:
         str | None, _optional("data=N,model=M", "as many on model as kv heads allow")
     ] = None
     """Over how many chips the rows are spread, and the model."""
-    drafter: Literal["ngram", "plain"] = "ngram"
-    """What proposes; plain decoding is compiled beside it."""
-    nodes: Annotated[int | None, _optional("N", "16")] = None
+    drafter: Literal["ngram", "eagle", "eagle3", "plain"] = "ngram"
+    """What proposes, heads with sizes as published ones have; plain decoding is
+    compiled beside it."""
+    nodes: Annotated[int | None, _optional("N", "16 for ngram, 60 for eagle")] = None
     """Tokens that a row verifies at once."""
+    depth: Annotated[int | None, _optional("N", "8")] = None
+    """Of the tree that an EAGLE head grows, the root not counted."""
+    width: Annotated[int | None, _optional("N", "10")] = None
+    """Nodes that it continues at each depth, and children that each then has."""
     batch: int = 8
     """Rows."""
     slots: int = 4096

@@ -12,23 +12,24 @@ from specdec_jax import plan
 from specdec_jax._types import Drafter
 from specdec_jax.cli._arguments import Compile
 from specdec_jax.cli._show import Screens, gigabytes, plain_table, versions
-from specdec_jax.targets import preset
+from specdec_jax.targets import ModuleTarget, preset
 
 _NODES = 16
+_TREE = sd.GrownTree(num_nodes=60, depth=8, width=10)
 _TAUS = (1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def compile(command: Compile, screens: Screens) -> int:
     """Compile, and say what came of it; the exit status."""
     target, topology = preset(command.model), plan.topology(command.topology)
-    drafters = _drafters(command)
+    drafters = _drafters(command, target)
     sizes = {"batch": command.batch, "slots": command.slots}
     if min(sizes.values()) < 1:
         raise ValueError("--batch and --slots must be at least 1")
     if any(tau < 1 for tau in command.tau):
         raise ValueError("--tau is at least 1: every verification emits a token")
     mesh = (
-        plan.choose_mesh(target, topology, **sizes)
+        plan.choose_mesh(target, topology, drafter=drafters[0], **sizes)
         if command.mesh is None
         else _mesh(command.mesh)
     )
@@ -61,14 +62,45 @@ def compile(command: Compile, screens: Screens) -> int:
     return 0
 
 
-def _drafters(command: Compile) -> list[Drafter]:
+def _drafters(command: Compile, target: ModuleTarget) -> list[Drafter]:
     """What is asked for, and plain decoding."""
+    match command.drafter:
+        case "eagle":
+            return [plan.eagle(target, _tree(command, target)), sd.Plain()]
+        case "eagle3":
+            return [plan.eagle3(target, _tree(command, target)), sd.Plain()]
+    for option, value in (("--depth", command.depth), ("--width", command.width)):
+        if value is not None:
+            raise ValueError(
+                f"{option} is of the trees of eagle and eagle3: it does not go with "
+                f"--drafter {command.drafter}"
+            )
     if command.drafter == "ngram":
         nodes = _NODES if command.nodes is None else command.nodes
         return [sd.NGram(num_nodes=nodes), sd.Plain()]
     if command.nodes is not None:
         raise ValueError("--nodes does not go with --drafter plain")
     return [sd.Plain()]
+
+
+def _tree(command: Compile, target: ModuleTarget) -> sd.GrownTree:
+    nodes = _TREE.num_nodes if command.nodes is None else command.nodes
+    depth = _TREE.depth if command.depth is None else command.depth
+    width = _TREE.width if command.width is None else command.width
+    if min(depth, width) < 1:
+        raise ValueError("--depth and --width must be at least 1")
+    known = target.vocab_size
+    if command.drafter == "eagle3":
+        known = min(known, plan.HEAD_TOKENS)
+    if width > known:
+        raise ValueError(f"--width {width}: the head knows {known:,} tokens only")
+    room = 1 + sd.GrownTree(2, depth, width).pool_size
+    if not 2 <= nodes <= room:
+        raise ValueError(
+            f"--nodes {nodes}: a tree of --depth {depth} and --width {width} has 2 … "
+            f"{room:,} nodes, its root included"
+        )
+    return sd.GrownTree(nodes, depth, width)
 
 
 def _mesh(entry: str) -> dict[str, int]:
@@ -114,6 +146,9 @@ def _table(found: plan.Plan) -> Table:
     size = found.sizes
     add("weights", *(gigabytes(size.weights) for _ in steps))
     add("cache", *(gigabytes(size.cache) for _ in steps))
+    if any(step.drafter_weights for step in steps):
+        add("drafter's weights", *(_or_none(step.drafter_weights) for step in steps))
+        add("drafter's cache", *(_or_none(step.drafter_cache) for step in steps))
     add("arguments", *(gigabytes(step.arguments) for step in steps))
     add("  of them reused", *(gigabytes(step.aliased) for step in steps))
     add("temporary", *(gigabytes(step.temporary) for step in steps))
@@ -143,6 +178,10 @@ def _exchange(step: plan.Step, kind: str) -> str:
     return f"{times} × {gigabytes(size / times)}"
 
 
+def _or_none(size: int) -> str:
+    return gigabytes(size) if size else "none"
+
+
 def _copies(step: plan.Step) -> Text:
     if step.cache_copies == 0:
         return Text("none", "green")
@@ -163,7 +202,9 @@ def _remarks(found: plan.Plan, kv_heads: int) -> list[str]:
             f"{kv_heads} kv heads do not divide over model={found.mesh['model']}: each "
             f"of these {found.sizes.copies} chips holds all of its rows' cache."
         )
-    lost = found.sizes.cache - min(step.aliased for step in found.steps)
+    lost = max(
+        found.sizes.cache + step.drafter_cache - step.aliased for step in found.steps
+    )
     if lost > 0:
         remarks.append(f"{gigabytes(lost)} of the cache are not reused.")
     if any(step.excess < 1 for step in found.steps):

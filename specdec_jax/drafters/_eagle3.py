@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import Eagle3Config, Eagle3Head
@@ -47,6 +47,15 @@ class Eagle3(FeatureDrafter):
                 "own"
             )
 
+    def __post_init__(self):
+        super().__post_init__()
+        known, tree = self.config.draft_vocab_size, self.tree
+        if known is not None and known < tree.most_children:
+            raise ValueError(
+                f"a node of the tree has {tree.most_children} children, but the head "
+                f"knows {known} tokens"
+            )
+
     def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
         """Random parameters for a head of this target; the tokens that it knows are the
         first ones.
@@ -66,14 +75,13 @@ class Eagle3(FeatureDrafter):
 
     def logits(
         self, target: Target, params: Params, states: Float[Array, "B W D"]
-    ) -> Float[Array, "B W V"]:
-        """In the target's vocabulary: -inf for tokens that the head does not know."""
-        logits = self.head(params.drafter).logits(states)
-        if self.config.draft_vocab_size is None:
-            return logits
-        shape = (*states.shape[:2], target.vocab_size)
-        unknown = jnp.full(shape, -jnp.inf, jnp.float32)
-        return unknown.at[:, :, params.drafter[TOKENS]].set(logits)
+    ) -> Float[Array, "B W L"]:
+        """By the head's own output layer."""
+        return self.head(params.drafter).logits(states)
+
+    def known(self, params: PyTree) -> Int[Array, " L"] | None:
+        """Which tokens of the target's that output layer has."""
+        return params.get(TOKENS)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from specdec_jax import _sharding
 from specdec_jax.nn._decoder import Attend, Attention
 from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
 from specdec_jax.nn._product import product
@@ -98,7 +99,8 @@ class EagleHead(nnx.Module):
         attend: Attend,
     ) -> Float[Array, "B T D"]:
         """The feature of the position after each row's."""
-        x = self.fusion(jnp.concatenate([embedded, state], axis=-1))
+        both = jnp.concatenate([embedded, state], axis=-1)
+        x = self.fusion(_sharding.spread(both))
         for i, layer in enumerate(self.layers):
             x = layer(x, positions, i, attend)
         return x
@@ -206,7 +208,7 @@ class Eagle3Head(nnx.Module):
             parts = jnp.split(features, len(self.tap_norms), axis=-1)
             parts = [norm(x) for norm, x in zip(self.tap_norms, parts, strict=True)]
             features = jnp.concatenate(parts, axis=-1)
-        return self.fusion(features)
+        return self.fusion(_sharding.spread(features))
 
     def __call__(
         self,

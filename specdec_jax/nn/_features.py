@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from specdec_jax import _cache, _sampling, _tree
+from specdec_jax import _cache, _sampling, _sharding, _tree
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._types import (
     Accepted,
@@ -51,6 +51,10 @@ class FeatureDrafter(abc.ABC):
             )
 
     @abc.abstractmethod
+    def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
+        """Random parameters for a head of this target."""
+
+    @abc.abstractmethod
     def head(self, params: PyTree) -> Any:
         """The network around its parameters: called on embedded tokens, states,
         positions and `attend`, it says the next states; `fuse` makes a state of a
@@ -60,8 +64,12 @@ class FeatureDrafter(abc.ABC):
     @abc.abstractmethod
     def logits(
         self, target: Target, params: Params, states: Float[Array, "B W D"]
-    ) -> Float[Array, "B W V"]:
-        """Of the token that a state foretells, in the target's vocabulary."""
+    ) -> Float[Array, "B W L"]:
+        """Of the token that a state foretells, over those that the head knows."""
+
+    def known(self, params: PyTree) -> Int[Array, " L"] | None:
+        """The target's ids of the tokens that the head knows, ascending; None: all."""
+        return None
 
     def check(self, target: Target) -> None:
         """Raise `ValueError` where this is no head of that target."""
@@ -105,8 +113,6 @@ class FeatureDrafter(abc.ABC):
         draw = functools.partial(self._children, target, params, sampler)
         if isinstance(self.tree, StaticTree):
             draft = draft_static(self.tree, head, draw, embed, state, root)
-            if self.kind == "points":
-                draft = draft._replace(proposal=None)
         else:
             draft = draft_grown(self.tree, head, draw, embed, state, root)
         # Before the first genuine row there is nothing to go on from.
@@ -161,37 +167,59 @@ class FeatureDrafter(abc.ABC):
         paths: Int[Array, "B W P"],
         count: int,
         slot: int,
-    ) -> tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"]]:
-        """The best or the drawn tokens after each node, in order, what the path to each
-        gains in log-probability (-inf: there is no such token), and the law.
+    ) -> tuple[
+        Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"] | None
+    ]:
+        """The best or the drawn tokens after each node of one level, in order, what the
+        path to each gains in log-probability (-inf: there is no such token), and the
+        law that they are drawn from.
         """
         logits = self.logits(target, params, outputs)
+        known, size = self.known(params.drafter), target.vocab_size
         if self.kind != "points":
-            log_q = _sampling.law(sampler, logits, paths)
+            log_q = _sampling.law(sampler, _spread(logits, known, size), paths)
             noise = jnp.stack(
                 [
                     _sampling.step_noise(
-                        sampler, _sampling.DRAFT, slot + i, vocab_size=log_q.shape[-1]
+                        sampler, _sampling.DRAFT, slot + i, vocab_size=size
                     )
                     for i in range(log_q.shape[1])
                 ],
                 axis=1,
             )
-            scores, tokens = jax.lax.top_k(log_q + noise, count)
-            gains = jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0)
-            return tokens.astype(jnp.int32), gains, log_q
-        scores = _sampling.adjust(sampler, logits, paths)
-        if sampler.noise is not None:
-            does_sample = _sampling.samples(sampler)
-            scores = jax.lax.cond(
-                does_sample.any(),
-                lambda: jnp.where(
-                    does_sample[:, None, None],
-                    _sampling.perturb(sampler, scores, paths),
+            scores, tokens = _sharding.top_k(log_q + noise, count, axis="vocab")
+            return tokens, jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0), log_q
+        if known is not None and _sampling.is_adjusted(sampler.options):
+            whole = _spread(logits, known, size)
+            scores = _sampling.adjust(sampler, whole, paths)[:, :, known]
+        else:
+            scores = _sampling.adjust(sampler, logits, paths)
+        if (keys := sampler.noise) is not None:
+
+            def perturbed() -> Array:
+                depth = (paths[:, :1] >= 0).sum(-1, dtype=jnp.int32)  # all nodes' own
+                at = sampler.base[:, None] + depth
+                noise = _sampling.position_noise(keys, at, vocab_size=size)
+                if known is not None:
+                    noise = noise[:, :, known]
+                return jnp.where(
+                    _sampling.samples(sampler)[:, None, None],
+                    _sampling.noisy(sampler, scores, noise),
                     scores,
-                ),
-                lambda: scores,
-            )
+                )
+
+            does_sample = _sampling.samples(sampler).any()
+            scores = jax.lax.cond(does_sample, perturbed, lambda: scores)
         log_q = _sampling.log_softmax(scores)
-        gains, tokens = jax.lax.top_k(log_q, count)
-        return tokens.astype(jnp.int32), gains, log_q
+        gains, tokens = _sharding.top_k(log_q, count, axis="vocab")
+        return tokens if known is None else known[tokens], gains, None
+
+
+def _spread(
+    logits: Float[Array, "B W L"], known: Int[Array, " L"] | None, vocab_size: int
+) -> Float[Array, "B W V"]:
+    """In the target's vocabulary: -inf for tokens that the head does not know."""
+    if known is None:
+        return logits
+    unknown = jnp.full((*logits.shape[:2], vocab_size), -jnp.inf, jnp.float32)
+    return unknown.at[:, :, known].set(logits)

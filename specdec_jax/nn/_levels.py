@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec_jax import _grow, _tree
+from specdec_jax import _grow, _sharding, _tree
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._types import Cache, Draft, Proposal
 from specdec_jax.nn._attention import attention
 
 # (states, tokens from the root to each, children, slot) -> the children of each in
-# order, what the path to each gains in log-probability, and the law they come from.
+# order, what the path to each gains in log-probability, and the law they are drawn
+# from, if they are.
 Children = Callable[
     [Float[Array, "B W D"], Int[Array, "B W P"], int, int],
-    tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"]],
+    tuple[Int[Array, "B W C"], Float[Array, "B W C"], Float[Array, "B W V"] | None],
 ]
 
 Embed = Callable[[Int[Array, "B W"]], Float[Array, "B W D"]]
@@ -140,15 +140,17 @@ def draft_static(
         drawn, gains, law = draw(
             output, _tree.path_tokens(tokens, paths), count, inner.index(level[0])
         )
-        laws.append(law)
+        laws += [] if law is None else [law]
         rows = np.array([row_of[parents[i]] for i in children])
         at = np.array(children)
         tokens = tokens.at[:, at].set(drawn[:, rows, ranks[at]])
         is_drawn = gains[:, rows, ranks[at]] > -jnp.inf
         valid = valid.at[:, at].set(is_drawn & valid[:, parents[at]])
+    shape = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, num_nodes))
+    if not laws:
+        return Draft(tokens, shape, valid)
     row = np.array([0, *(inner.index(parents[i]) for i in range(1, num_nodes))])
     row = jnp.broadcast_to(jnp.asarray(row, jnp.int32), (batch, num_nodes))
-    shape = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, num_nodes))
     return Draft(tokens, shape, valid, Proposal(jnp.concatenate(laws, axis=1), row))
 
 
@@ -202,8 +204,7 @@ def draft_grown(
         if depth + 1 == tree.depth:
             break
         ranked = jnp.where(jnp.isnan(reached), -jnp.inf, reached)
-        scores, chosen = jax.lax.top_k(ranked, width)
-        chosen = chosen.astype(jnp.int32)
+        scores, chosen = _sharding.top_k(ranked, width)
         parent = chosen // width
         tokens = jnp.take_along_axis(children, chosen, axis=1)
         indices = offset + chosen

@@ -15,13 +15,15 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 @dataclasses.dataclass(frozen=True)
 class Chip:
     """What its maker publishes of a chip: bfloat16 operations a second, bytes a second
-    to and from HBM, and bytes of HBM; and the slices that it comes in.
+    to and from HBM, bytes of HBM, and of VMEM (as in jax's own `tpu_info`, of all
+    cores); and the slices that it comes in.
     """
 
     name: str
     flops: float
     bandwidth: float
     memory: float
+    vmem: float
     slices: tuple[str, ...]
 
     def seconds(self, flops: float, bytes: float) -> float:
@@ -36,9 +38,9 @@ _DEEP = (
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v5e", 197e12, 819e9, 16e9, _FLAT),
-        Chip("v5p", 459e12, 2765e9, 95e9, _DEEP),
-        Chip("v6e", 918e12, 1640e9, 32e9, _FLAT),
+        Chip("v5e", 197e12, 819e9, 16e9, 2**27, _FLAT),
+        Chip("v5p", 459e12, 2765e9, 95e9, 2**27, _DEEP),
+        Chip("v6e", 918e12, 1640e9, 32e9, 2**27, _FLAT),
     )
 }
 

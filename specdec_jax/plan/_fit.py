@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
+from specdec_jax._types import Drafter
 from specdec_jax.plan._chips import Topology
 from specdec_jax.plan._sizes import Sizes, sizes
 from specdec_jax.targets import ModuleTarget
@@ -11,7 +13,12 @@ _SHARE = 0.9  # of a chip's memory; the rest is for what a step needs besides
 
 
 def choose_mesh(
-    target: ModuleTarget, topology: Topology, *, batch: int, slots: int
+    target: ModuleTarget,
+    topology: Topology,
+    *,
+    batch: int,
+    slots: int,
+    drafter: Drafter | None = None,
 ) -> dict[str, int]:
     """Axes "data" and "model" for all chips of a slice: the most chips on "model" over
     which every axis of the model divides; more only where the weights need them.
@@ -26,7 +33,7 @@ def choose_mesh(
     wider = [n for n in fits if n not in whole and heads % n == 0]
     for model in (*whole[-1:], *wider):
         mesh = {"data": topology.chips // model, "model": model}
-        size = sizes(target, batch=batch, slots=slots, mesh=mesh)
+        size = sizes(target, batch=batch, slots=slots, mesh=mesh, drafter=drafter)
         if size.held <= _SHARE * topology.chip.memory:
             return mesh
     model = (whole or wider or [1])[-1]
@@ -76,41 +83,46 @@ def check_memory(
     *,
     batch: int,
     slots: int,
+    drafter: Drafter | None = None,
 ) -> Sizes:
     """Sizes on a chip; `ValueError` where its memory cannot hold them, with what it
     could hold.
     """
-    size = sizes(target, batch=batch, slots=slots, mesh=mesh)
+    size = sizes(target, batch=batch, slots=slots, mesh=mesh, drafter=drafter)
     memory = topology.chip.memory
     if size.held <= memory:
         return size
-    room = memory - size.weights
-    per_slot = size.cache / slots
+    room = memory - size.all_weights
+    per_slot = size.all_cache / slots
     advice = []
     if room >= per_slot:
         advice.append(f"{int(room / per_slot)} slots")
-        rows = int(room / (size.cache / (batch // mesh["data"]))) * mesh["data"]
+        rows = int(room / (size.all_cache / (batch // mesh["data"]))) * mesh["data"]
         if 0 < rows < batch:
             advice.append(f"a batch of {rows}")
-    if larger := _smallest(target, topology, batch=batch, slots=slots):
+    held = {"batch": batch, "slots": slots, "drafter": drafter}
+    if larger := _smallest(target, topology, held):
         advice.append(larger)
     would = f": {' or '.join(advice)} would fit" if advice else ""
     raise ValueError(
         f"a chip of {topology.name} has {memory / 1e9:.0f} GB, but with {_say(mesh)} "
-        f"it is to hold {size.weights / 1e9:.1f} GB of weights and "
-        f"{size.cache / 1e9:.1f} GB of cache{would}"
+        f"it is to hold {size.all_weights / 1e9:.1f} GB of weights and "
+        f"{size.all_cache / 1e9:.1f} GB of cache{would}"
     )
 
 
 def _smallest(
-    target: ModuleTarget, topology: Topology, *, batch: int, slots: int
+    target: ModuleTarget, topology: Topology, held: dict[str, Any]
 ) -> str | None:
-    """The smallest slice of such chips that holds a model and its cache."""
+    """The smallest slice of such chips that holds models and their cache."""
     for grid in topology.chip.slices:
         larger = Topology(topology.chip, grid)
-        mesh = choose_mesh(target, larger, batch=batch, slots=slots)
-        size = sizes(target, batch=batch, slots=slots, mesh=mesh)
-        if batch % mesh["data"] == 0 and size.held <= _SHARE * topology.chip.memory:
+        mesh = choose_mesh(target, larger, **held)
+        size = sizes(target, mesh=mesh, **held)
+        if (
+            held["batch"] % mesh["data"] == 0
+            and size.held <= _SHARE * topology.chip.memory
+        ):
             return f"{larger.name} with {_say(mesh)}"
     return None
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from specdec_jax._compile import compile
 from specdec_jax._door import check_max_length
@@ -14,7 +15,13 @@ from specdec_jax.plan._chips import Chip, Topology
 from specdec_jax.plan._copies import cache_copies
 from specdec_jax.plan._fit import check_memory, check_mesh
 from specdec_jax.plan._hlo import decoding_loop, parse
-from specdec_jax.plan._sizes import Sizes, abstract_params, step_bytes
+from specdec_jax.plan._sizes import (
+    Sizes,
+    abstract_head,
+    abstract_params,
+    sizes,
+    step_bytes,
+)
 from specdec_jax.plan._traffic import (
     Collective,
     Traffic,
@@ -34,14 +41,16 @@ class Step:
     Attributes:
         drafter: what proposes.
         nodes: tokens that a row verifies at once.
+        drafter_weights: of what a chip holds of the drafter's.
+        drafter_cache: keys and values of the drafter's layers.
         compile_seconds: lowering and compiling.
         arguments: weights, cache and the little else that goes in.
-        aliased: of these, what is reused for results: all of the cache, or it would be
-            copied.
+        aliased: of these, what is reused for results: all of both models' cache, or it
+            would be copied.
         temporary: what is needed besides.
         flops: arithmetic of a step's products.
         traffic: of a step, from and to HBM; see `plan._traffic`.
-        ideal: weights and allocated cache once.
+        ideal: weights and allocated cache once; see `plan.step_bytes`.
         ideal_half: the same with a cache whose reading stops at half of its slots.
         collectives: what chips exchange in a step, by kind.
         cache_copies: instructions that move a layer of the cache, or as much; see
@@ -55,6 +64,8 @@ class Step:
 
     drafter: str
     nodes: int
+    drafter_weights: int
+    drafter_cache: int
     compile_seconds: float
     arguments: int
     aliased: int
@@ -135,18 +146,16 @@ def plan(
     """
     check_mesh(target, topology, mesh, batch=batch)
     check_max_length(target, slots)
-    size = check_memory(target, topology, mesh, batch=batch, slots=slots)
+    each = [
+        check_memory(target, topology, mesh, batch=batch, slots=slots, drafter=drafter)
+        for drafter in drafters
+    ]
     grid = topology.mesh(dict(mesh))
-    weights = abstract_params(target)
-    weights = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        weights,
-        param_shardings(weights, grid),
-    )
+    weights = _placed(abstract_params(target), grid)
     steps = [
         _step(
             target,
-            Params(weights),
+            Params(weights, _placed(abstract_head(target, drafter), grid)),
             drafter,
             topology.chip,
             size,
@@ -154,9 +163,19 @@ def plan(
             slots=slots,
             rows=batch // mesh["data"],
         )
-        for drafter in drafters
+        for drafter, size in zip(drafters, each, strict=True)
     ]
-    return Plan(model, topology, dict(mesh), batch, slots, size, tuple(steps))
+    alone = sizes(target, batch=batch, slots=slots, mesh=mesh)
+    return Plan(model, topology, dict(mesh), batch, slots, alone, tuple(steps))
+
+
+def _placed(params: Any, mesh: Mesh) -> Any:
+    """Abstract parameters, spread over a mesh."""
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        params,
+        param_shardings(params, mesh),
+    )
 
 
 def _step(
@@ -186,17 +205,20 @@ def _step(
     copies = cache_copies(module, size.layer)
     in_step = {x.name for x, _ in executed(module, body)}
     nodes = drafter.num_nodes
+    read = {"rows": rows, "nodes": nodes, "vmem": chip.vmem}
     return Step(
         drafter=type(drafter).__name__,
         nodes=nodes,
+        drafter_weights=size.drafter_weights,
+        drafter_cache=size.drafter_cache,
         compile_seconds=compiled.seconds,
         arguments=compiled.memory.arguments,
         aliased=compiled.memory.aliased,
         temporary=compiled.memory.temporary,
         flops=products,
         traffic=moved,
-        ideal=step_bytes(target, size, rows=rows, nodes=nodes),
-        ideal_half=step_bytes(target, size, rows=rows, nodes=nodes, filled=0.5),
+        ideal=step_bytes(target, size, **read),
+        ideal_half=step_bytes(target, size, filled=0.5, **read),
         collectives=collectives(module, body),
         cache_copies=len(copies.moved),
         cache_copies_in_step=sum(x.name in in_step for x in copies.moved),

@@ -17,6 +17,7 @@ HBM; buffers in VMEM are free. In particular:
 Sizes are those of the arrays, without the padding of their tiles.
 """
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ _FREE = {
 _FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound")
 _SLICES = ("slice", "dynamic-slice", "gather")
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is the update
+_CACHE = re.compile(r"state\.(drafter\.)?cache\.")  # the target's, the drafter's
 COLLECTIVES = (
     "all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute",
     "collective-broadcast", "ragged-all-to-all",
@@ -97,7 +99,7 @@ def _kind(names: set[str]) -> str:
     """Weights are arguments, and so is the cache; all else is made on the way."""
     if names and all(name.startswith("params.") for name in names):
         return "weights"
-    if names and all(name.startswith("state.cache.") for name in names):
+    if names and all(_CACHE.match(name) for name in names):
         return "cache"
     return "other"
 

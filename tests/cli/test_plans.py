@@ -16,6 +16,7 @@ from folders import (
 from heads import published
 from tiny import write_tiny
 
+import specdec_jax as sd
 from specdec_jax import io, plan, targets
 from specdec_jax.cli import _info, main
 from specdec_jax.plan._traffic import Collective, Traffic
@@ -30,9 +31,14 @@ def plain_terminal(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def shallow(monkeypatch):
-    """Presets of two layers: the arithmetic is the same, and tracing is quicker."""
+    """Presets of two layers: the arithmetic is the same, and tracing is quicker; one of
+    eight, for EAGLE-3's taps.
+    """
     for name, config in targets.PRESETS.items():
-        monkeypatch.setitem(targets.PRESETS, name, config | {"num_hidden_layers": 2})
+        layers = 8 if name == "qwen3-8b" else 2
+        monkeypatch.setitem(
+            targets.PRESETS, name, config | {"num_hidden_layers": layers}
+        )
 
 
 @pytest.fixture
@@ -51,6 +57,8 @@ def a_step(drafter: str, nodes: int, seconds: float) -> plan.Step:
     return plan.Step(
         drafter=drafter,
         nodes=nodes,
+        drafter_weights=100_000_000 if drafter.startswith("Eagle") else 0,
+        drafter_cache=17_000_000 if drafter.startswith("Eagle") else 0,
         compile_seconds=12.5,
         arguments=2_550_000_000,
         aliased=540_000_000,
@@ -119,6 +127,38 @@ def test_compile_as_json(run, compiler):
     assert found["speed_up"] == {"2": pytest.approx(1.6)}
 
 
+def test_compile_eagle3(run, compiler):
+    """A head of the target's sizes, which knows the 32,000 most frequent tokens."""
+    status, out, err = run("compile", "--model=qwen3-8b", "--drafter=eagle3",
+                           "--nodes=20", "--depth=4", "--width=3")  # fmt: skip
+    assert (status, err) == (0, "")
+    ((drafters, _, _, _),) = compiler
+    head, plain = drafters
+    assert head.tree == sd.GrownTree(num_nodes=20, depth=4, width=3)
+    assert head.taps == (1, 3, 4) and plain == sd.Plain()
+    config = head.config
+    assert (config.width, config.mlp_width, config.feature_width) == (
+        4096,
+        12288,
+        12288,
+    )
+    assert (config.num_heads, config.num_kv_heads, config.head_width) == (32, 8, 128)
+    assert (config.draft_vocab_size, config.num_layers) == (32000, 1)
+    assert config.dtype == "bfloat16"
+    assert re.search(r"Eagle3, 20 nodes +plain", out)
+    assert re.search(r"drafter's weights +100\.00 MB +none", out)
+    assert re.search(r"drafter's cache +17\.00 MB +none", out)
+
+
+def test_compile_eagle(run, compiler):
+    """Published trees have 60 nodes; the output layer is the target's."""
+    assert run("compile", "--drafter=eagle")[0] == 0
+    assert "drafter's" not in run("compile")[1]
+    ((head, _), *_), _ = compiler
+    assert head.tree == sd.GrownTree(num_nodes=60, depth=8, width=10)
+    assert head.taps == ("final",) and head.config.mlp_width == 14336
+
+
 def test_compile_says_where_the_cache_is_whole(run, compiler):
     _, out, _ = run("compile", "--model=llama-3.3-70b", "--topology=v5e:4x4",
                     "--mesh=data=1,model=16")  # fmt: skip
@@ -134,6 +174,19 @@ def test_compile_says_where_the_cache_is_whole(run, compiler):
         (("--mesh=data=1,model=2",), "is a mesh of 2 chips, but v5e:2x4 has 8"),
         (("--batch=0",), "--batch and --slots must be at least 1"),
         (("--drafter=plain", "--nodes=4"), "--nodes does not go with --drafter plain"),
+        (("--depth=4",), "--depth is of the trees of eagle and eagle3: it does not go"),
+        (("--drafter=plain", "--width=4"), "does not go with --drafter plain"),
+        (("--drafter=eagle", "--depth=0"), "--depth and --width must be at least 1"),
+        (
+            ("--drafter=eagle", "--nodes=8", "--depth=2", "--width=2"),
+            "--nodes 8: a tree of --depth 2 and --width 2 has 2 … 7 nodes",
+        ),
+        (("--drafter=eagle", "--nodes=1"), "--nodes 1: a tree of --depth 8 and"),
+        (
+            ("--model=qwen3-8b", "--drafter=eagle3", "--width=40000"),
+            "--width 40000: the head knows 32,000 tokens only",
+        ),
+        (("--drafter=eagle3",), "a model of 2 layers is too shallow"),
         (("--nodes=0",), "NGram needs num_nodes >= 1"),
         (("--tau=0.5",), "--tau is at least 1"),
         (("--batch=16000",), "has 16 GB, but with data=1,model=8 it is to hold"),

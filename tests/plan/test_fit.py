@@ -2,6 +2,7 @@
 
 import pytest
 
+import specdec_jax as sd
 from specdec_jax import plan, targets
 
 LLAMA, LARGE = "llama-3.1-8b", "llama-3.3-70b"
@@ -74,3 +75,13 @@ def test_too_little_memory():
     with pytest.raises(ValueError, match="16 GB, .* v5e:2x2 with data=1,model=4"):
         one = {"data": 1, "model": 1}
         plan.check_memory(target, plan.topology("v5e:1x1"), one, batch=1, slots=64)
+
+
+def test_a_head_takes_its_room():
+    """What just holds a model does not hold its head too."""
+    there, mesh = plan.topology("v5e:2x2"), {"data": 1, "model": 4}
+    target = targets.preset(LLAMA)
+    head = plan.eagle3(target, sd.GrownTree(num_nodes=60, depth=8, width=10))
+    plan.check_memory(target, there, mesh, batch=11, slots=32768)
+    with pytest.raises(ValueError, match=r"4\.2 GB of weights"):
+        plan.check_memory(target, there, mesh, batch=11, slots=32768, drafter=head)

@@ -1,8 +1,11 @@
 """How large published models are on how many chips."""
 
+import dataclasses
+
 import jax
 import pytest
 
+import specdec_jax as sd
 from specdec_jax import nn, plan, targets
 
 
@@ -45,8 +48,10 @@ def test_what_a_step_must_read():
     size = plan.sizes(target, batch=8, slots=64)
     rows = 8 * 16 * 4096 * 2
     weights = size.weights - size.embedding + rows
-    assert plan.step_bytes(target, size, rows=8, nodes=16) == weights + size.cache
-    half = plan.step_bytes(target, size, rows=8, nodes=16, filled=0.5)
+    assert (
+        plan.step_bytes(target, size, rows=8, nodes=16, vmem=0) == weights + size.cache
+    )
+    half = plan.step_bytes(target, size, rows=8, nodes=16, vmem=0, filled=0.5)
     assert half == weights + size.cache / 2
 
 
@@ -58,7 +63,7 @@ def test_experts(tokens, share):
     assert size.experts == 48 * 3 * 128 * 768 * 2048 * 2
     others = size.weights - size.embedding - size.experts
     rows = tokens * 2048 * 2
-    assert plan.step_bytes(target, size, rows=1, nodes=tokens) == pytest.approx(
+    assert plan.step_bytes(target, size, rows=1, nodes=tokens, vmem=0) == pytest.approx(
         others + rows + share * size.experts + size.cache
     )
 
@@ -69,6 +74,67 @@ def test_every_preset_has_sizes(name):
     size = plan.sizes(target, batch=1, slots=128)
     assert size.cache == 128 * plan.token_bytes(target)
     assert size.weights == 2 * size.parameters
+
+
+TREE = sd.GrownTree(num_nodes=60, depth=8, width=10)
+
+
+def test_a_head_of_eagle_3():
+    """Llama-3.1-8B's as published, an eighth on each chip but for norms and ids. What
+    fuses the taps is used once, all else for every level.
+    """
+    target = targets.preset("llama-3.1-8b")
+    drafter = plan.eagle3(target, TREE)
+    mesh = {"data": 1, "model": 8}
+    size = plan.sizes(target, batch=8, slots=4096, mesh=mesh, drafter=drafter)
+    layer = 2 * (2 * 4096 + 1024 + 1024) * 4096 - 4096**2 + 3 * 14336 * 4096
+    fusion, output, norms = 3 * 4096**2, 32000 * 4096, 4 * 4096
+    assert size.drafter_weights == (
+        (layer + fusion + output) // 4 + 2 * norms + 4 * 32000
+    )
+    assert size.draft_again == (layer + output) // 4 + 2 * norms
+    assert (size.draft_levels, size.draft_output) == (8, 0)
+    assert size.drafter_cache == 8 * 4096 * 2 * 128 * 2
+    alone = plan.sizes(target, batch=8, slots=4096, mesh=mesh)
+    assert size.held - alone.held == size.drafter_weights + size.drafter_cache
+    step = {"rows": 8, "nodes": 60}
+    least = plan.step_bytes(target, alone, vmem=0, **step)
+    fits = size.draft_again + size.drafter_cache
+    assert fits < plan.CHIPS["v5e"].vmem
+    once = least + size.drafter_weights + size.drafter_cache
+    assert plan.step_bytes(target, size, vmem=fits, **step) == once
+    # What VMEM cannot hold comes again for each level after the first.
+    assert plan.step_bytes(target, size, vmem=fits - 100, **step) == once + 7 * 100
+    assert plan.step_bytes(target, size, vmem=0, **step) == once + 7 * fits
+
+
+def test_a_head_of_eagle():
+    """It is read by the target's own output layer, which drafting reads besides."""
+    target = targets.preset("smollm2-135m")
+    size = plan.sizes(target, batch=1, slots=64, drafter=plan.eagle(target, TREE))
+    assert size.draft_output == 49152 * 576 * 2
+    assert size.draft_again == size.drafter_weights + size.draft_output
+    alone = plan.sizes(target, batch=1, slots=64)
+    step = {"rows": 1, "nodes": 60, "vmem": 2**27}
+    assert plan.step_bytes(target, size, **step) == (
+        plan.step_bytes(target, alone, **step) + size.draft_again + size.drafter_cache
+    )
+    # A head that knows all of a small vocabulary has no ids of its own.
+    small = dataclasses.replace(
+        target, config=dataclasses.replace(target.config, vocab_size=32000)
+    )
+    assert plan.eagle3(small, TREE).config.draft_vocab_size is None
+    assert plan.eagle3(target, TREE).config.draft_vocab_size == plan.HEAD_TOKENS
+
+
+def test_a_small_head_makes_the_proof_stricter():
+    """A copy of the smaller layer counts already."""
+    target = targets.preset("llama-3.1-8b")
+    head = plan.eagle3(target, TREE)
+    config = dataclasses.replace(head.config, num_kv_heads=2)
+    narrow = dataclasses.replace(head, config=config)
+    size = plan.sizes(target, batch=8, slots=64, drafter=narrow)
+    assert size.layer == 8 * 2 * 64 * 128
 
 
 def test_sizes_are_those_of_arrays():
