@@ -278,5 +278,6 @@ def test_taps_are_what_transformers_calls_hidden_states():
     theirs.load_state_dict({name: _tensor(value) for name, value in tensors.items()})
     states = theirs(torch.tensor([TEXT]), output_hidden_states=True).hidden_states
     found = _features(weights(), TEXT, tuple(k - 1 for k in range(8)))
+    # A layer too many or too few would be off by whole numbers: they are up to 50.
     for k, ours in enumerate(np.split(np.asarray(found), 8, axis=-1)):
-        np.testing.assert_allclose(ours, states[k][0].numpy(), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(ours, states[k][0].numpy(), rtol=1e-5, atol=1e-3)
