@@ -46,9 +46,6 @@ class Oracle(FeatureDrafter):
     )
     taps: tuple[int | str, ...] = dataclasses.field(default=("final",), init=False)
 
-    def init_params(self, key, target) -> Any:
-        return ()
-
     def head(self, params: Any) -> Any:
         return OracleHead(self.config.width)
 

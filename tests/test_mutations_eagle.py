@@ -79,6 +79,7 @@ class Resorting(sd.Eagle):
         tokens, gains, log_q = super()._children(
             target, params, sampler, outputs, paths, count, slot
         )
+        assert log_q is not None
         order = jnp.argsort(-jnp.take_along_axis(log_q, tokens, axis=2), axis=2)
         return jnp.take_along_axis(tokens, order, axis=2), gains, log_q
 
@@ -99,6 +100,7 @@ class Withholding(sd.Eagle):
         tokens, gains, log_q = super()._children(
             target, params, sampler, outputs, paths, count, slot
         )
+        assert log_q is not None
         is_likely = jnp.take_along_axis(log_q, tokens, axis=2) > jnp.log(0.3)
         return tokens, jnp.where(is_likely, gains, -jnp.inf), log_q
 
@@ -111,6 +113,7 @@ class Misremembering(sd.Eagle):
         tokens, gains, log_q = super()._children(
             target, params, sampler, outputs, paths, count, slot
         )
+        assert log_q is not None
         return tokens, gains, _sampling.log_softmax(log_q / 2)
 
 

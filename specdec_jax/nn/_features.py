@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from specdec_jax import _cache, _sampling, _sharding, _tree
 from specdec_jax._grow import GrownTree, StaticTree
@@ -49,10 +49,6 @@ class FeatureDrafter(abc.ABC):
                 "a grown tree keeps children for what they are, so they cannot be "
                 'drawn: it needs kind="points"'
             )
-
-    @abc.abstractmethod
-    def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
-        """Random parameters for a head of this target."""
 
     @abc.abstractmethod
     def head(self, params: PyTree) -> Any:

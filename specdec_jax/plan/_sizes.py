@@ -130,7 +130,7 @@ def abstract_params(target: Target) -> Any:
 
 def abstract_head(target: Target, drafter: Any) -> Any:
     """Those of a drafter's own, if it has any."""
-    if not isinstance(drafter, FeatureDrafter):
+    if not hasattr(drafter, "init_params"):
         return ()
     return jax.eval_shape(lambda: drafter.init_params(jax.random.key(0), target))
 
