@@ -11,7 +11,7 @@ SPECULATORS := speculators==0.9.0
 
 BIN := .venv/bin
 USE := .venv/.with-hub,cli
-DEVELOP := $(USE),plot,dev
+DEVELOP := $(USE),plot,train,dev
 COMPARE := $(DEVELOP),parity
 
 .PHONY: demo test parity lint bench

@@ -56,11 +56,6 @@ class StaticTree:
         return max(map(len, self.paths.split()))
 
     @property
-    def most_children(self) -> int:
-        """Of a node."""
-        return 1 + max(int(path[-1]) for path in self.paths.split())
-
-    @property
     def parents(self) -> tuple[int, ...]:
         """Of each node, -1 for the root."""
         nodes = ["", *self.paths.split()]
@@ -101,11 +96,6 @@ class GrownTree:
     def max_depth(self) -> int:
         """Of the deepest node."""
         return self.depth
-
-    @property
-    def most_children(self) -> int:
-        """Of a node."""
-        return self.width
 
     @property
     def pool_size(self) -> int:

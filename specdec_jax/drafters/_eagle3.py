@@ -47,16 +47,6 @@ class Eagle3(FeatureDrafter):
                 "own"
             )
 
-    def __post_init__(self):
-        super().__post_init__()
-        known, tree = self.config.draft_vocab_size, self.tree
-        is_short = known is not None and known < tree.most_children
-        if is_short and self.kind == "points":  # a drawn one lacks, and says so
-            raise ValueError(
-                f"a node of the tree has {tree.most_children} children, but the head "
-                f"knows {known} tokens"
-            )
-
     def init_params(self, key: Key[Array, ""], target: Target) -> PyTree:
         """Random parameters for a head of this target; the tokens that it knows are the
         first ones.

@@ -207,7 +207,12 @@ class FeatureDrafter(abc.ABC):
             does_sample = _sampling.samples(sampler).any()
             scores = jax.lax.cond(does_sample, perturbed, lambda: scores)
         log_q = _sampling.log_softmax(scores)
+        if (missing := count - log_q.shape[-1]) > 0:  # more children than tokens
+            log_q = jnp.pad(
+                log_q, ((0, 0), (0, 0), (0, missing)), constant_values=-jnp.inf
+            )
         gains, tokens = _sharding.top_k(log_q, count, axis="vocab")
+        tokens = jnp.where(jnp.isneginf(gains), 0, tokens)
         return tokens if known is None else known[tokens], gains, None
 
 

@@ -3,9 +3,7 @@
 import bisect
 from typing import Any, NamedTuple
 
-import grain
 import numpy as np
-from grain.experimental import BestFitPackIterDataset
 
 from specdec_jax.train._corpus import Corpus
 
@@ -24,7 +22,7 @@ class Rows(NamedTuple):
     at: np.ndarray
 
 
-class _Texts(grain.sources.RandomAccessDataSource):
+class _Texts:
     """Of each text its places in the corpus, the first `length` of them."""
 
     def __init__(self, corpus: Corpus, length: int):
@@ -46,9 +44,10 @@ class Batches:
     """
 
     def __init__(self, corpus: Corpus, *, rows: int, length: int, seed: int):
+        grain = _grain()
         self._corpus, self._is_answer = corpus, corpus.is_answer()
         texts = grain.MapDataset.source(_Texts(corpus, length)).seed(seed)
-        packed = BestFitPackIterDataset(
+        packed = grain.experimental.BestFitPackIterDataset(
             texts.shuffle().repeat().to_iter_dataset(),
             length_struct={"at": length},
             num_packing_bins=rows * _BINS,
@@ -69,6 +68,17 @@ class Batches:
     @state.setter
     def state(self, state: Any) -> None:
         self._rows.set_state(state)
+
+
+def _grain() -> Any:
+    try:
+        import grain
+        import grain.experimental
+    except ImportError as error:
+        raise ImportError(
+            "training needs the package grain: pip install 'specdec-jax[train]'"
+        ) from error
+    return grain
 
 
 def rows_at(
