@@ -32,6 +32,18 @@ def test_product(dtype):
     assert product(x, weight).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (8, 6), (2, 60), (7,)])
+def test_every_shape_has_a_kernel(shape):
+    """A CPU lacks some in bfloat16, and says so only when it runs."""
+    x, weight = jnp.ones((*shape, 48), jnp.bfloat16), jnp.ones((61, 48), jnp.bfloat16)
+    said = jax.jit(lambda x, w: product(x, w).astype(x.dtype))(x, weight)
+    assert said.shape == (*shape, 61) and (said == 48).all()
+    to_x, to_weight = jax.jit(jax.grad(lambda x, w: product(x, w).sum(), (0, 1)))(
+        x, weight
+    )
+    assert (to_x == 61).all() and (to_weight == x.size // 48).all()
+
+
 def test_chunks_are_the_whole():
     keys = jax.random.split(jax.random.key(1), 3)
     weight = jax.random.normal(keys[0], (7, 4))
