@@ -294,15 +294,33 @@ def test_what_is_banned_is_not_proposed_either(temperature):
     assert set(np.asarray(draft.tokens)[0, 1:].tolist()) <= {0, *range(25, 30)}
 
 
+@pytest.mark.parametrize("tree", [GROWN, pytest.param(TREE, marks=pytest.mark.slow)])
+def test_a_head_that_knows_fewer_tokens_than_a_node_has_children(tree):
+    """Each proposes what there is, and the text is the same."""
+    drafter = Eagle3(dataclasses.replace(HEAD3, draft_vocab_size=2), tree, taps=TAPS)
+    params = params_of(drafter)
+    *tokens, root = TEXT
+    state = state_after(drafter, params, tokens, root)
+    sampler = sampler_of(0.0, len(tokens), has_noise=True)
+    draft, _ = drafter.draft(
+        TARGET, params, state, jnp.array([root], jnp.int32), sampler
+    )
+    valid, parents = np.asarray(draft.valid)[0], np.asarray(draft.parents)[0]
+    found = np.asarray(draft.tokens)[0]
+    for node in range(len(parents)):
+        children = found[(parents == node) & valid].tolist()
+        assert len(children) == len(set(children)) and set(children) <= {0, 1}
+    sampling = sd.Sampling(max_new_tokens=12)
+    fast = sd.generate(TARGET, params, drafter, [TEXT], sampling=sampling)
+    plain = sd.generate(TARGET, params, sd.Plain(), [TEXT], sampling=sampling)
+    assert fast.tokens[0].tolist() == plain.tokens[0].tolist()
+
+
 def test_what_cannot_be():
     with pytest.raises(ValueError, match="a grown tree keeps children for what they"):
         Eagle(HEAD, GROWN, kind="without_replacement")
     with pytest.raises(ValueError, match="not \"iid\"|not 'iid'"):
         Eagle(HEAD, TREE, kind="iid")
-    few = dataclasses.replace(HEAD3, draft_vocab_size=2)
-    for tree in (GROWN, TREE):
-        with pytest.raises(ValueError, match="has 3 children, but the head knows 2"):
-            Eagle3(few, tree, taps=TAPS)
     sampling = sd.Sampling(max_new_tokens=3)
     wide = Eagle(dataclasses.replace(HEAD, width=64), TREE)
     with pytest.raises(ValueError, match="states of 64 numbers.* target's have 48"):

@@ -81,6 +81,7 @@ def save_drafter(
     begun.mkdir(parents=True)
     # Readers in PyTorch ask for this word.
     save_file(tensors, begun / "model.safetensors", metadata={"format": "pt"})
+    (begun / "model.safetensors").chmod(0o644)  # it would be the writer's alone
     (begun / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     begun.rename(folder)
 

@@ -146,55 +146,50 @@ def _lesson(run, rows, parts):
     return Lesson(*split)
 
 
-def test_killed_while_it_saves(tmp_path):
-    """A process that dies in the middle leaves the checkpoints before, and the next
-    one ends as if nothing had been.
-    """
-    program = f"""
-import sys
-sys.path[:0] = {[p for p in sys.path if p]!r}
+PROGRAM = """
+import hashlib, sys
+sys.path[:0] = {path!r}
 import jax
-jax.config.update("jax_disable_most_optimizations", True)  # as this process
 from pathlib import Path
+import numpy as np
 import small
 from specdec_jax import train
-recipe = small.recipe("eagle 3", steps=400,
+
+recipe = small.recipe("eagle 3", steps=10,
     evaluation=train.Evaluation(every=2, prompts=1, new_tokens=2))
-folder = Path({str(tmp_path / "run")!r})
-small.fit(recipe, folder, report=lambda event: print(event, flush=True))
+fitted = small.fit(recipe, Path({folder!r}), report=lambda x: print(x, flush=True))
+said = hashlib.sha256()
+for leaf in jax.tree.leaves(fitted.params):
+    said.update(np.asarray(leaf).tobytes())
+print("end", fitted.step, said.hexdigest())
 """
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith("Evaluated(step=6,"):
-                time.sleep(0.005)
-                child.send_signal(signal.SIGKILL)
-                break
-    recipe = small.recipe(
-        "eagle 3",
-        steps=400,
-        evaluation=train.Evaluation(every=2, prompts=1, new_tokens=2),
-    )
-    steps = []
 
-    def report(event):
-        if isinstance(event, train.Trained):
-            steps.append(event.step)
-        stop_at(10)(event)
 
-    with pytest.raises(Stopped):
-        small.fit(recipe, tmp_path / "run", report=report)
-    assert steps[0] in (4, 6, 8) and steps[-1] == 10
-    with pytest.raises(Stopped):
-        small.fit(recipe, tmp_path / "whole", report=stop_at(10))
+@pytest.mark.slow
+def test_killed_while_it_saves(tmp_path):
+    """A process that dies in the middle leaves the checkpoints before, and the next
+    one ends as if nothing had been: bitwise.
+    """
 
-    def metrics(name):
-        return train.read_metrics(tmp_path / name / "metrics.jsonl", "trained")
+    def run(name, *, kill_after=None):
+        path, folder = [p for p in sys.path if p], str(tmp_path / name)
+        command = [sys.executable, "-c", PROGRAM.format(path=path, folder=folder)]
+        lines = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                lines.append(line)
+                if kill_after is not None and line.startswith(kill_after):
+                    time.sleep(0.005)
+                    child.send_signal(signal.SIGKILL)
+        return lines
 
-    ours = {x["step"]: x["loss"] for x in metrics("run")}
-    theirs = {x["step"]: x["loss"] for x in metrics("whole")}
-    assert ours[10] == theirs[10]
+    killed = run("killed", kill_after="Evaluated(step=6,")
+    assert not killed[-1].startswith("end")
+    resumed, whole = run("killed"), run("whole")
+    first = next(line for line in resumed if line.startswith("Trained"))
+    assert first.startswith(("Trained(step=4,", "Trained(step=6,", "Trained(step=8,"))
+    assert resumed[-1] == whole[-1] and whole[-1].startswith("end")
 
 
 def test_nan_ends_it_and_says_where(tmp_path):
@@ -202,7 +197,7 @@ def test_nan_ends_it_and_says_where(tmp_path):
     weights = jax.tree.map(jnp.asarray, small.WEIGHTS)
     embedding = weights["embedding"].at[5].set(jnp.nan)
     recipe = small.recipe("eagle 3")
-    with pytest.raises(train.TrainingError, match="step 1: the loss is nan"):
+    with pytest.raises(train.TrainingError, match="step 1: the loss is (nan|inf)"):
         train.fit(
             recipe,
             small.TARGET,
