@@ -221,7 +221,7 @@ def test_what_is_banned_is_not_proposed_either(temperature):
     *tokens, root = TEXT
     state = state_after(drafter, params, tokens, root)
     banned = tuple(range(1, 25))
-    sampler = sampler_of(temperature, len(tokens), has_noise=True, banned=banned)
+    sampler = sampler_of(temperature, len(tokens), has_noise=True, banned_ids=banned)
     draft, _ = drafter.draft(
         TARGET, params, state, jnp.array([root], jnp.int32), sampler
     )
