@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -20,7 +21,7 @@ CONFIG = nn.DecoderConfig(
     mlp_width=64,
     max_length=64,
 )
-SIZES = {
+SIZES: dict[str, Any] = {
     "width": 32,
     "num_heads": 8,
     "num_kv_heads": 4,
@@ -84,6 +85,7 @@ print("equal")
 FAMILY_SCRIPT = """
 import sys, tempfile
 from pathlib import Path
+from typing import Any
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
