@@ -85,6 +85,7 @@ print("equal")
 FAMILY_SCRIPT = """
 import sys, tempfile
 from pathlib import Path
+from typing import Any
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
