@@ -1,7 +1,10 @@
 """A run: what it learns, that it goes on where it stopped, and what ends it."""
 
 import dataclasses
+import errno
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +208,24 @@ def test_nan_ends_it_and_says_where(tmp_path):
             small.corpus(),
             tmp_path,
         )
+
+
+def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
+    """Said before anything is computed, with how much it would take."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**6))
+    with pytest.raises(ValueError, match="tokens take 0.0 GB and .* has 0.0 GB left"):
+        small.fit(small.recipe("eagle"), tmp_path)
+    monkeypatch.undo()
+
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        small.fit(small.recipe("eagle"), tmp_path)
+    monkeypatch.undo()
+    small.fit(small.recipe("eagle", steps=1), tmp_path / "more")
 
 
 def test_another_recipe_is_refused(tmp_path):
