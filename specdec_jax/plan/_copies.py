@@ -7,6 +7,7 @@ from specdec_jax.plan._sources import Sources
 
 _MAKES = ("copy", "copy-done", "transpose", "fusion")
 _ARITHMETIC = {"convolution", "dot", "exponential", "reduce", "rng-bit-generator"}
+_FLOATS = ("f32", "bf16", "f16")  # of whole numbers, a product is where something is
 
 
 class Copies(NamedTuple):
@@ -84,6 +85,9 @@ def _operations(module: Module, fusion: Instruction) -> set[str]:
     found = set()
     for instruction in module.computations[fusion.called("calls")].values():
         found.add(instruction.operation)
+        is_float = instruction.shape.startswith(_FLOATS)
+        if instruction.operation == "multiply" and is_float:
+            found.add("dot")
         if instruction.operation == "fusion":
             found |= _operations(module, instruction)
     return found
