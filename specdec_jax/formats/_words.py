@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from specdec_jax.io import Folder, ParamPath
+from specdec_jax.io import LAYER_NAMES, Folder, ParamPath
 
 Format = Literal["eagle", "eagle3", "specforge", "speculators"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -15,20 +15,7 @@ _TOP = {
     "norm.weight": "norm.weight",
     "head.weight": "lm_head.weight",
 }
-_LAYER = {
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "attention.query_norm": "self_attn.q_norm",
-    "attention.key_norm": "self_attn.k_norm",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-    "token_norm": "input_layernorm",
-}
+_LAYER = LAYER_NAMES | {"token_norm": "input_layernorm"}
 EMBEDDING, FUSION, HEAD = (
     _TOP[x] for x in ("embedding", "fusion.weight", "head.weight")
 )

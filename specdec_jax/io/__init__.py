@@ -12,6 +12,7 @@ from specdec_jax.io._folder import StoredTensor as StoredTensor
 from specdec_jax.io._gguf import GGUF as GGUF
 from specdec_jax.io._gguf import TensorInfo as TensorInfo
 from specdec_jax.io._keys import Keys as Keys
+from specdec_jax.io._names import LAYER_NAMES as LAYER_NAMES
 from specdec_jax.io._pickled import open_folder as open_folder
 from specdec_jax.io._read import ParamPath as ParamPath
 from specdec_jax.io._read import Stored as Stored

@@ -12,7 +12,7 @@ def product(
 
     So are its gradients summed, of a cotangent that is rounded to the dtype of `x`
     first: matrix units multiply two operands of one narrow dtype. (Left to itself, JAX
-    multiplies a float32 cotangent with bfloat16 weights, on a CPU five times slower.)
+    multiplies a float32 cotangent with bfloat16 weights, for which a CPU is slow.)
     """
     return _product(x, weight)
 
@@ -31,7 +31,7 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array
     cotangent = cotangent.astype(x.dtype)
     to_x = _dot("...o,oi->...i", cotangent, weight).astype(x.dtype)
     # Both operands contract over their last or first axis, never both over the first:
-    # for that a CPU has no fast kernel in bfloat16 (160 against 400 GFLOP/s).
+    # for that a CPU has no fast kernel in bfloat16.
     columns = jnp.moveaxis(cotangent, -1, 0).reshape(weight.shape[0], -1)
     rows = x.reshape(-1, x.shape[-1])
     to_weight = _dot("ot,ti->oi", columns, rows).astype(weight.dtype)

@@ -6,8 +6,15 @@ from specdec_jax.plan._hlo import Instruction, Module
 from specdec_jax.plan._sources import Sources
 
 _MAKES = ("copy", "copy-done", "transpose", "fusion")
-_ARITHMETIC = {"convolution", "dot", "exponential", "reduce", "rng-bit-generator"}
-_FLOATS = ("f32", "bf16", "f16")  # of whole numbers, a product is where something is
+_FLOATS = ("f32", "bf16", "f16")
+_ARITHMETIC = {
+    "convolution",
+    "dot",
+    "exponential",
+    "float multiply",  # of whole numbers it may say where something is
+    "reduce",
+    "rng-bit-generator",
+}
 
 
 class Copies(NamedTuple):
@@ -81,13 +88,12 @@ def _is_staged(computation: dict[str, Instruction], copy: Instruction) -> bool:
 
 
 def _operations(module: Module, fusion: Instruction) -> set[str]:
-    """What a fusion does, nested ones included."""
+    """What a fusion does, nested ones included; what makes floats also as "float …"."""
     found = set()
     for instruction in module.computations[fusion.called("calls")].values():
         found.add(instruction.operation)
-        is_float = instruction.shape.startswith(_FLOATS)
-        if instruction.operation == "multiply" and is_float:
-            found.add("dot")
+        if instruction.shape.startswith(_FLOATS):
+            found.add(f"float {instruction.operation}")
         if instruction.operation == "fusion":
             found |= _operations(module, instruction)
     return found

@@ -6,25 +6,12 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from specdec_jax.io import Folder, ParamPath, read_params
+from specdec_jax.io import LAYER_NAMES, Folder, ParamPath, read_params
 from specdec_jax.nn import Decoder, DecoderConfig
 from specdec_jax.targets._huggingface import config_of
 from specdec_jax.targets._module import ModuleTarget
 
-_LAYER = {
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "attention.query_norm": "self_attn.q_norm",
-    "attention.key_norm": "self_attn.k_norm",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-    "mlp.router": "mlp.gate",
-}
+_LAYER = LAYER_NAMES | {"mlp.router": "mlp.gate"}
 _SANDWICH = {
     "attention_post_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm",

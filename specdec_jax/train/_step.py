@@ -86,29 +86,21 @@ def make_train_step(
     ) -> tuple[TrainState, Metrics]:
         trained, fixed = _split(state.params)
         key = jax.random.fold_in(state.key, state.step)
-        parts = lessons.tokens.shape[0]
 
-        def gradients_of(part: Any) -> tuple[PyTree, Loss]:
-            lesson, key = part
-            gradients, loss = jax.grad(loss_of, has_aux=True)(
+        def gradients_of(lesson: Lesson, key: Any) -> tuple[PyTree, Loss]:
+            return jax.grad(loss_of, has_aux=True)(
                 trained, fixed, target_params, lesson, key
             )
-            return gradients, loss
 
-        keys = jax.random.split(key, parts)
-        first = gradients_of((jax.tree.map(lambda x: x[0], lessons), keys[0]))
-        if parts == 1:
-            gradients, loss = first
-        else:
-            rest = (jax.tree.map(lambda x: x[1:], lessons), keys[1:])
-            (gradients, loss), _ = jax.lax.scan(
-                lambda total, part: (
-                    jax.tree.map(jnp.add, total, gradients_of(part)),
-                    None,
-                ),
-                first,
-                rest,
-            )
+        def add(total: Any, part: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, gradients_of(*part)), None
+
+        parts = lessons, jax.random.split(key, lessons.tokens.shape[0])
+        first = jax.tree.map(lambda x: x[0], parts)
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradients_of, *first)
+        )
+        (gradients, loss), _ = jax.lax.scan(add, zeros, parts)
         count = jnp.maximum(loss.known, 1.0)
         gradients = jax.tree.map(lambda x: x / count, gradients)
         norm = optax.tree.norm(gradients)

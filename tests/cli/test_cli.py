@@ -338,7 +338,7 @@ def press(monkeypatch):
 
     def pressing(self: Transcript, *arguments: Any) -> Any:
         if next(pushes) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return push(self, *arguments)
 
     monkeypatch.setattr(Transcript, "push", pressing)
@@ -432,8 +432,8 @@ def test_chat_interrupted_twice(talk, model, monkeypatch):
 
     def pressing(self: Transcript, *arguments: Any) -> Any:
         if next(pushes) == NEW + 3:  # in the second turn
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return push(self, *arguments)
 
     monkeypatch.setattr(Transcript, "push", pressing)
