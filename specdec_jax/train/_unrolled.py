@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from specdec_jax import _sampling
 from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
 from specdec_jax.drafters import TOKENS, Eagle3
-from specdec_jax.nn import Rows, chunked_sum, next_states
+from specdec_jax.nn import Rows, chunked_sum, cross_entropy, next_states
 
 _READOUT = ("norm", "head")  # what of the parameters makes logits of a state
 
@@ -62,11 +61,10 @@ class TrainingTimeTest:
 
         def part(readout, others, states, rest):
             laws, best, is_label = rest
-            log_q = _sampling.log_softmax(drafter.head(others | readout).logits(states))
-            cross_entropy = -(laws * log_q).sum(-1)
-            said = jnp.take_along_axis(log_q, best[..., None], axis=-1)[..., 0]
-            is_hit = said >= log_q.max(-1)
-            total = jnp.where(is_label, cross_entropy, 0.0).sum()
+            logits = drafter.head(others | readout).logits(states)
+            said = jnp.take_along_axis(logits, best[..., None], axis=-1)[..., 0]
+            is_hit = said >= logits.max(-1)
+            total = jnp.where(is_label, cross_entropy(logits, laws), 0.0).sum()
             return total, (is_label & is_hit).sum(dtype=jnp.float32)
 
         advance = jax.checkpoint(advance) if self.remat else advance

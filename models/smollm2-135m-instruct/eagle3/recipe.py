@@ -25,10 +25,10 @@ recipe = Recipe(
         tree=GrownTree(num_nodes=6, depth=5, width=1),  # a chain
         taps=(1, 14, 26),
     ),
-    objective=TrainingTimeTest(steps=4, chunk=80),
-    data=Data(length=400, rows=10, held_out=64),
-    optimizer=Optimizer(peak=1e-3, warmup=50),
-    evaluation=Evaluation(every=100, prompts=16, new_tokens=64),
-    steps=1000,
+    objective=TrainingTimeTest(steps=3, chunk=80),
+    data=Data(length=400, rows=5, held_out=64),
+    optimizer=Optimizer(peak=3e-3, warmup=100),
+    evaluation=Evaluation(every=250, prompts=16, new_tokens=64),
+    steps=2000,
     dtype="bfloat16",
 )
