@@ -1,5 +1,6 @@
 """Speculative decoding in JAX: the target's own text in fewer forward passes."""
 
+from specdec_jax._best_first import MarginalTree as MarginalTree
 from specdec_jax._check import Divergence as Divergence
 from specdec_jax._check import LosslessReport as LosslessReport
 from specdec_jax._check import check_lossless as check_lossless
@@ -20,7 +21,9 @@ from specdec_jax._sharding import shard as shard
 from specdec_jax._state import copy as copy
 from specdec_jax._state import grow as grow
 from specdec_jax._types import Params as Params
+from specdec_jax.drafters import DFlash as DFlash
 from specdec_jax.drafters import DraftModel as DraftModel
+from specdec_jax.drafters import DSpark as DSpark
 from specdec_jax.drafters import Eagle as Eagle
 from specdec_jax.drafters import Eagle3 as Eagle3
 from specdec_jax.drafters import NGram as NGram

@@ -15,6 +15,7 @@ from cases import DECODER, TABLE, TOY, Guess, poisoned_cache
 
 import specdec_jax as sd
 from specdec_jax import _tree
+from specdec_jax._best_first import MarginalTree
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._options import make_request
 from specdec_jax._types import (
@@ -26,9 +27,9 @@ from specdec_jax._types import (
     Sampler,
     check,
 )
-from specdec_jax.drafters import Eagle, Eagle3
+from specdec_jax.drafters import DFlash, DSpark, Eagle, Eagle3
 from specdec_jax.drafters._ngram import NGramState
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.nn import Eagle3Config, EagleConfig, InjectedConfig, MarkovConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -59,6 +60,38 @@ SMALL_TREE = StaticTree("0 1 2 00 01 10 000 001")
 GROWN = GrownTree(num_nodes=9, depth=3, width=3)
 
 
+BODY = InjectedConfig(
+    width=16,
+    num_heads=2,
+    num_kv_heads=1,
+    head_width=6,
+    mlp_width=20,
+    num_layers=2,
+    feature_width=32,
+    block_size=4,
+    mask_id=6,
+)
+WINDOWED = dataclasses.replace(BODY, windows=(5, None), causal=(True, False))
+SPARK = dataclasses.replace(
+    BODY,
+    layout="anchor_first",
+    markov=MarkovConfig(rank=4),
+    confidence="state and markov",
+)
+FEW_SPARK = dataclasses.replace(
+    SPARK,
+    own_embedding=True,
+    own_head=True,
+    draft_vocab_size=5,
+    markov=MarkovConfig(rank=4, kind="rnn", top_k=3),
+    confidence="state",
+)
+GATED = dataclasses.replace(
+    SPARK, markov=MarkovConfig(rank=4, kind="gated"), confidence="none"
+)
+BLOCK_TAPS = (-1, 1)
+
+
 def eagle(drafter: Any) -> "Case":
     params = drafter.init_params(jax.random.key(7), DECODER)
     return Case(drafter, target=DECODER, params=Params(DECODER_PARAMS, params))
@@ -83,6 +116,12 @@ DRAFTERS = {
     "eagle 2": eagle(Eagle(HEAD, GROWN)),
     "eagle 3": eagle(Eagle3(HEAD3, GROWN, taps=(-1, 0, 1))),
     "eagle 3, static": eagle(Eagle3(HEAD3, SMALL_TREE, taps=(-1, 0, 1))),
+    "dflash": eagle(DFlash(WINDOWED, BLOCK_TAPS)),
+    "dflash, drawn": eagle(DFlash(BODY, BLOCK_TAPS, kind="iid", drafts=2)),
+    "dflash, tree": eagle(DFlash(BODY, BLOCK_TAPS, tree=MarginalTree(9))),
+    "dspark": eagle(DSpark(SPARK, BLOCK_TAPS)),
+    "dspark, drawn": eagle(DSpark(FEW_SPARK, BLOCK_TAPS, kind="iid")),
+    "dspark, gated": eagle(DSpark(GATED, BLOCK_TAPS, kind="iid", drafts=3)),
 }
 SLOW = ("eagle", "eagle 3, static")
 every_drafter = pytest.mark.parametrize(

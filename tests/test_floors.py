@@ -19,6 +19,7 @@ FLOORS = {
     "_sampling": 1,
     "_filters": 1,
     "_grow": 1,
+    "_best_first": 1,
     "_fit_tree": 1,
     "_cache": 1,
     "_stats": 1,

@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from specdec_jax import _sampling, _tree
+from specdec_jax import _tree
 from specdec_jax._types import (
     Accepted,
     Cache,
     Draft,
     Kind,
     Params,
-    Proposal,
     Sampler,
     Target,
 )
+from specdec_jax.nn._choose import chain_of, choose
 
 
 class DraftModelState(NamedTuple):
@@ -86,18 +86,11 @@ class DraftModel:
         hidden = jnp.take_along_axis(hidden, extra[:, None, None], axis=1)
         path = jnp.full((batch, 1, self.num_nodes), -1, jnp.int32).at[:, 0, 0].set(root)
 
-        def choose(
+        def next_token(
             depth: Int[Array, ""], path: Array, hidden: Array
         ) -> tuple[Array, Array, Array | None]:
             logits = self.model.logits(params.drafter, hidden)
-            if self.kind == "points":
-                token, log_q = _sampling.draw(sampler, logits, path)[0][:, 0], None
-            else:
-                log_q = _sampling.law(sampler, logits, path)[:, 0]
-                noise = _sampling.step_noise(
-                    sampler, _sampling.DRAFT, depth, vocab_size=log_q.shape[-1]
-                )
-                token = _sampling.sample(log_q, noise)[0]
+            token, log_q = choose(sampler, self.kind, logits, path, depth)
             return token, path.at[:, 0, depth + 1].set(token), log_q
 
         def extend(carry, depth):
@@ -105,20 +98,17 @@ class DraftModel:
             cache, hidden = self._read(
                 params, cache, token[:, None], jnp.ones(batch, jnp.int32)
             )
-            token, path, log_q = choose(depth, path, hidden)
+            token, path, log_q = next_token(depth, path, hidden)
             return (cache, path, token), log_q
 
-        token, path, log_q = choose(jnp.int32(0), path, hidden)
+        token, path, log_q = next_token(jnp.int32(0), path, hidden)
         (cache, path, token), more = jax.lax.scan(
             extend, (cache, path, token), jnp.arange(1, self.max_depth, dtype=jnp.int32)
         )
-        proposal = None
+        laws = None
         if log_q is not None and more is not None:
             laws = jnp.concatenate([log_q[None], more]).swapaxes(0, 1)
-            row = jnp.maximum(jnp.arange(-1, self.max_depth, dtype=jnp.int32), 0)
-            proposal = Proposal(laws, jnp.broadcast_to(row, (batch, self.num_nodes)))
-        parents = _tree.chain(batch, self.num_nodes)
-        draft = Draft(path[:, 0], parents, jnp.ones(parents.shape, jnp.bool_), proposal)
+        draft = chain_of(path[:, 0], laws)
         ahead = jnp.full_like(root, self.max_depth)  # the root and all but one draft
         return draft, DraftModelState(cache, ahead, root, jnp.zeros(batch, jnp.bool_))
 

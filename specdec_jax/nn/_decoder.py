@@ -133,15 +133,25 @@ class Attention(nnx.Module):
         layer: int,
         attend: Attend,
     ) -> Float[Array, "B T D"]:
-        query, key, value = (
-            part(x).reshape(*x.shape[:2], -1, self.head_width)
-            for part in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query, key = self.rope(query, positions), self.rope(key, positions)
+        query = self._heads(self.query(x))
+        if self.query_norm is not None:
+            query = self.query_norm(query)
+        query = self.rope(query, positions)
+        key, value = self.keys_and_values(x, positions)
         read = attend(layer, query, key, value, window=self.window, scale=self.scale)
         return self.output(read.reshape(*x.shape[:2], -1))
+
+    def keys_and_values(
+        self, x: Float[Array, "B T I"], positions: Int[Array, "B T"]
+    ) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
+        """Of rows at their positions; keys are rotated."""
+        key, value = self._heads(self.key(x)), self._heads(self.value(x))
+        if self.key_norm is not None:
+            key = self.key_norm(key)
+        return self.rope(key, positions), value
+
+    def _heads(self, x: Float[Array, "B T E"]) -> Float[Array, "B T Q H"]:
+        return x.reshape(*x.shape[:2], -1, self.head_width)
 
 
 class DecoderLayer(nnx.Module):

@@ -7,6 +7,7 @@ state, and has an output layer of its own, over the tokens that matter.
 """
 
 import dataclasses
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ class EagleHead(nnx.Module):
 
     def __init__(self, config: EagleConfig, *, vocab_size: int, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
-        self.embedding = _embedding(config, vocab_size, rngs)
+        self.embedding = own_table(config, vocab_size, rngs)
         self.fusion = Linear(
             2 * width, width, bias=config.fusion_bias, dtype=dtype, rngs=rngs
         )
@@ -175,7 +176,7 @@ class Eagle3Head(nnx.Module):
     def __init__(self, config: Eagle3Config, *, vocab_size: int, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
         self.recycle_normed = config.recycle_normed
-        self.embedding = _embedding(config, vocab_size, rngs)
+        self.embedding = own_table(config, vocab_size, rngs)
         taps = config.norm_each_tap
         self.fusion_norm = (
             _norm(config, config.feature_width) if config.norm_before_fusion else None
@@ -232,9 +233,20 @@ def _norm(config: EagleConfig, width: int) -> RMSNorm:
     return RMSNorm(width, epsilon=config.norm_epsilon, dtype=jnp.dtype(config.dtype))
 
 
-def _embedding(
-    config: EagleConfig, vocab_size: int, rngs: nnx.Rngs
-) -> nnx.Param | None:
+@runtime_checkable
+class _HasTable(Protocol):
+    """What a configuration says of a table of tokens."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def own_embedding(self) -> bool: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+def own_table(config: _HasTable, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param | None:
+    """A drafter's own table of tokens, where it has one."""
     if not config.own_embedding:
         return None
     dtype = jnp.dtype(config.dtype)

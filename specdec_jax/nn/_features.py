@@ -173,7 +173,7 @@ class FeatureDrafter(abc.ABC):
         logits = self.logits(target, params, outputs)
         known, size = self.known(params.drafter), target.vocab_size
         if self.kind != "points":
-            log_q = _sampling.law(sampler, _spread(logits, known, size), paths)
+            log_q = _sampling.law(sampler, spread(logits, known, size), paths)
             noise = jnp.stack(
                 [
                     _sampling.step_noise(
@@ -186,7 +186,7 @@ class FeatureDrafter(abc.ABC):
             scores, tokens = _sharding.top_k(log_q + noise, count, axis="vocab")
             return tokens, jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0), log_q
         if known is not None and _sampling.is_adjusted(sampler.options):
-            whole = _spread(logits, known, size)
+            whole = spread(logits, known, size)
             scores = _sampling.adjust(sampler, whole, paths)[:, :, known]
         else:
             scores = _sampling.adjust(sampler, logits, paths)
@@ -216,10 +216,10 @@ class FeatureDrafter(abc.ABC):
         return tokens if known is None else known[tokens], gains, None
 
 
-def _spread(
+def spread(
     logits: Float[Array, "B W L"], known: Int[Array, " L"] | None, vocab_size: int
 ) -> Float[Array, "B W V"]:
-    """In the target's vocabulary: -inf for tokens that the head does not know."""
+    """Logits in the target's vocabulary: -inf for tokens that are not known."""
     if known is None:
         return logits
     unknown = jnp.full((*logits.shape[:2], vocab_size), -jnp.inf, jnp.float32)

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from specdec_jax import _sampling
 from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
 from specdec_jax.drafters import Eagle
-from specdec_jax.nn import Rows, chunked_sum, next_states
+from specdec_jax.nn import Rows, chunked_sum, cross_entropy, next_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +66,17 @@ class FeatureRegression:
         def part(none, target_params, states, rest):
             hidden, is_label = rest
             teacher = target.logits(target_params, hidden)
-            log_p = _sampling.log_softmax(teacher)
-            log_q = _sampling.log_softmax(target.logits(target_params, states))
-            cross_entropy = -(jnp.exp(log_p) * log_q).sum(-1)
+            logits = target.logits(target_params, states)
+            law = jax.nn.softmax(teacher, axis=-1)
             distance = optax.huber_loss(
                 states.astype(jnp.float32), hidden.astype(jnp.float32)
             ).mean(-1)
-            losses = self.feature_weight * distance + self.token_weight * cross_entropy
-            best = log_p.argmax(-1)[..., None]
-            is_hit = jnp.take_along_axis(log_q, best, axis=-1)[..., 0] >= log_q.max(-1)
+            losses = self.feature_weight * distance + self.token_weight * cross_entropy(
+                logits, law
+            )
+            best = teacher.argmax(-1)[..., None]
+            said = jnp.take_along_axis(logits, best, axis=-1)[..., 0]
+            is_hit = said >= logits.max(-1)
             total = jnp.where(is_label, losses, 0.0).sum()
             return total, (is_label & is_hit).sum(dtype=jnp.float32)
 

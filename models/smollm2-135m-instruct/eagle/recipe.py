@@ -24,10 +24,10 @@ recipe = Recipe(
         ),
         tree=GrownTree(num_nodes=6, depth=5, width=1),  # a chain
     ),
-    objective=FeatureRegression(chunk=80),
-    data=Data(length=400, rows=10, held_out=64),
-    optimizer=Optimizer(peak=1e-3, warmup=50),
-    evaluation=Evaluation(every=100, prompts=16, new_tokens=64),
-    steps=1000,
+    objective=FeatureRegression(chunk=40),
+    data=Data(length=400, rows=5, held_out=64),
+    optimizer=Optimizer(peak=3e-3, warmup=100),
+    evaluation=Evaluation(every=250, prompts=16, new_tokens=64),
+    steps=1500,
     dtype="bfloat16",
 )
