@@ -1,5 +1,6 @@
 """A target, its answers and recipes, small enough to train in seconds."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ from folders import random_params, tiny_target
 
 import specdec_jax as sd
 from specdec_jax import train
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.nn import (
+    Eagle3Config,
+    EagleConfig,
+    InjectedConfig,
+    MarkovConfig,
+)
 
 TARGET = tiny_target("llama")
 WEIGHTS = random_params(TARGET)
@@ -27,10 +33,25 @@ EAGLE3 = sd.Eagle3(
     CHAIN,
     taps=(0, 1, 2),
 )
+_BODY = InjectedConfig(
+    **_SIZES, num_layers=2, feature_width=96, block_size=4, mask_id=60
+)
+DFLASH = sd.DFlash(_BODY, taps=(0, 2))
+DSPARK = sd.DSpark(
+    dataclasses.replace(
+        _BODY,
+        layout="anchor_first",
+        markov=MarkovConfig(rank=8),
+        confidence="state and markov",
+    ),
+    taps=(0, 2),
+)
 # What the objective is, and how few steps of it make something better.
 RUNS: dict[str, tuple[Any, Any]] = {
     "eagle": (EAGLE, train.FeatureRegression()),
     "eagle 3": (EAGLE3, train.TrainingTimeTest(steps=3)),
+    "dflash": (DFLASH, train.BlockFilling(blocks=8)),
+    "dspark": (DSPARK, train.BlockDistillation(blocks=8)),
 }
 
 

@@ -4,6 +4,7 @@ decoder.
 
 from specdec_jax.nn._attention import attention as attention
 from specdec_jax.nn._block_drafter import BlockDrafter as BlockDrafter
+from specdec_jax.nn._blocks import block_states as block_states
 from specdec_jax.nn._chunked import chunked_sum as chunked_sum
 from specdec_jax.nn._cross_entropy import cross_entropy as cross_entropy
 from specdec_jax.nn._decoder import Attend as Attend

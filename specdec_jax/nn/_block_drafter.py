@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from specdec_jax import _cache
 from specdec_jax._types import (
@@ -133,6 +133,63 @@ class BlockDrafter(abc.ABC):
             return self.body(params.drafter).logits(states)
         return target.logits(params.target, states)
 
+    def index(
+        self, params: PyTree, tokens: Int[Array, "..."]
+    ) -> tuple[Int[Array, "..."], Bool[Array, "..."]]:
+        """Where tokens of the target stand among those of `logits`, and whether they do
+        at all (else 0).
+        """
+        known = self.known(params)
+        if known is None:
+            return tokens, jnp.ones(tokens.shape, jnp.bool_)
+        at = jnp.searchsorted(known, tokens).astype(jnp.int32)
+        at = jnp.minimum(at, known.shape[0] - 1)
+        is_known = known[at] == tokens
+        return jnp.where(is_known, at, 0), is_known
+
+    def foretell(
+        self,
+        target: Target,
+        params: Params,
+        states: Float[Array, "B J K D"],
+        before: Int[Array, "B J K"],
+    ) -> tuple[Float[Array, "B J K W"], Float[Array, "B J K"] | None]:
+        """The logits of all slots of some blocks, and of their confidence, where the
+        token before each is known: what `draft` makes slot by slot.
+        """
+        batch, blocks, slots, width = states.shape
+        flat = states.reshape(batch, blocks * slots, width)
+        logits = self.logits(target, params, flat)
+        logits = logits.reshape(batch, blocks, slots, -1)
+        body = self.body(params.drafter)
+        rows = None
+        if body.markov is not None:
+            rows = body.markov.look_up(before)
+            memory = body.markov.start(batch * blocks)
+            memory = memory.reshape(batch, blocks, -1)
+            shown = []
+            for slot in range(slots):
+                one, memory = body.markov.step(
+                    rows[:, :, slot], states[:, :, slot], memory
+                )
+                shown.append(one)
+            logits = body.markov.correct(logits, jnp.stack(shown, axis=2))
+        return logits, self._confidence(body, states, rows)
+
+    def _confidence(
+        self,
+        body: InjectedBody,
+        states: Float[Array, "... D"],
+        rows: Float[Array, "... Y"] | None,
+    ) -> Float[Array, "..."] | None:
+        """Logits of the chance that each slot's draft is accepted."""
+        if body.confidence is None:
+            return None
+        if self.config.confidence == "state and markov":
+            assert rows is not None
+            states = jnp.concatenate([states, rows], axis=-1)
+        return body.confidence(states)
+
     def init(self, batch: int, slots: int) -> Cache:
         """Nothing read yet."""
         config = self.config
@@ -197,13 +254,12 @@ class BlockDrafter(abc.ABC):
         )
         (path, _, _), (laws, rows) = jax.lax.scan(draw, (path, root, memory), slots)
         laws = None if laws is None else laws.swapaxes(0, 1)
-        confidence = None
-        if body.confidence is not None:
-            read = states
-            if self.config.confidence == "state and markov":
-                read = jnp.concatenate([states, rows.swapaxes(0, 1)], axis=-1)
-            said = jax.nn.sigmoid(body.confidence(read))
-            confidence = jnp.pad(said, ((0, 0), (1, 0)), constant_values=1.0)
+        rows = None if rows is None else rows.swapaxes(0, 1)
+        confidence = self._confidence(body, states, rows)
+        if confidence is not None:
+            confidence = jnp.pad(
+                jax.nn.sigmoid(confidence), ((0, 0), (1, 0)), constant_values=1.0
+            )
         return chain_of(path[:, 0], laws, confidence), state
 
     def read(

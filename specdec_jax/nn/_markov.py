@@ -128,7 +128,7 @@ class ConfidenceHead(nnx.Module):
     def __init__(self, inputs: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.projection = Linear(inputs, 1, bias=True, dtype=dtype, rngs=rngs)
 
-    def __call__(self, read: Float[Array, "B T I"]) -> Float[Array, "B T"]:
+    def __call__(self, read: Float[Array, "... I"]) -> Float[Array, "..."]:
         """Logits, float32, of slots' states, each with that row after it if it is
         read.
         """

@@ -1,5 +1,9 @@
 """Training drafters on the target's own answers."""
 
+from specdec_jax.train._block_distillation import (
+    BlockDistillation as BlockDistillation,
+)
+from specdec_jax.train._block_filling import BlockFilling as BlockFilling
 from specdec_jax.train._corpus import Corpus as Corpus
 from specdec_jax.train._corpus import load_corpus as load_corpus
 from specdec_jax.train._corpus import save_corpus as save_corpus
