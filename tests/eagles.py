@@ -20,7 +20,12 @@ import specdec_jax as sd
 from specdec_jax import _sampling, _tree, _types
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._options import make_request
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.nn import (
+    Eagle3Config,
+    EagleConfig,
+    InjectedConfig,
+    MarkovConfig,
+)
 
 WIDTH = TOY.width
 SIZES: dict[str, Any] = {
@@ -51,6 +56,36 @@ EAGLES: dict[str, Any] = {
     ),
     "eagle 3, drawn wide": sd.Eagle3(FEW3, WIDE, kind="without_replacement", taps=TAPS),
 }
+
+BODY = InjectedConfig(
+    **SIZES, num_layers=1, feature_width=2 * WIDTH, block_size=3, mask_id=1
+)
+SPARK = dataclasses.replace(
+    BODY,
+    block_size=2,
+    layout="anchor_first",
+    markov=MarkovConfig(rank=3),
+    confidence="state and markov",
+)
+FEW_SPARK = dataclasses.replace(
+    SPARK,
+    own_head=True,
+    draft_vocab_size=2,
+    markov=MarkovConfig(rank=3, kind="rnn"),
+    confidence="state",
+)
+PRUNED = dataclasses.replace(SPARK, markov=MarkovConfig(rank=3, kind="gated", top_k=2))
+BLOCK_TAPS = (-1, 0)
+BLOCKS: dict[str, Any] = {
+    "dflash": sd.DFlash(BODY, BLOCK_TAPS),
+    "dflash, drawn": sd.DFlash(BODY, BLOCK_TAPS, kind="iid"),
+    "dflash, tree": sd.DFlash(BODY, BLOCK_TAPS, tree=sd.MarginalTree(4)),
+    "dspark": sd.DSpark(SPARK, BLOCK_TAPS),
+    "dspark, drawn": sd.DSpark(SPARK, BLOCK_TAPS, kind="iid"),
+    "dspark of few, drawn": sd.DSpark(FEW_SPARK, BLOCK_TAPS, kind="iid"),
+    "dspark pruned, drawn": sd.DSpark(PRUNED, BLOCK_TAPS, kind="iid"),
+}
+HEADS = EAGLES | BLOCKS
 
 
 def params_of(drafter: Any, target: sd.Toy = TOY, *, seed: int = 0) -> sd.Params:
@@ -188,6 +223,8 @@ def slots_of(drafter: Any) -> list[tuple[int, int]]:
     """A slot for each node with children, and a law."""
     if drafter.kind == "points":
         return []
+    if drafter.kind == "iid":  # a chain: one draw of each law
+        return [(i, 1) for i in range(drafter.max_depth)]
     parents = list(drafter.tree.parents)
     inner = sorted(set(parents) - {-1})
     return [(i, parents.count(node)) for i, node in enumerate(inner)]
@@ -195,8 +232,9 @@ def slots_of(drafter: Any) -> list[tuple[int, int]]:
 
 def parents_of(drafter: Any) -> tuple[int, ...]:
     """The tree's, or one of as many nodes that is as deep."""
-    if isinstance(drafter.tree, StaticTree):
-        return drafter.tree.parents
+    tree = getattr(drafter, "tree", None)
+    if isinstance(tree, StaticTree):
+        return tree.parents
     return (
         *range(-1, drafter.max_depth),
         *[0] * (drafter.num_nodes - 1 - drafter.max_depth),

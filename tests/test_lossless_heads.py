@@ -1,4 +1,5 @@
-"""The theorem with EAGLE's drafters and every draft of theirs: see `heads`.
+"""The theorem with the drafters that read features, and every draft of theirs: see
+`eagles`.
 
 What they draw is enumerated through the shipped `draft`, so a wrong law, a wrong order
 of siblings or a wrong word on which nodes are proposals shows in the text's law.
@@ -7,7 +8,7 @@ of siblings or a wrong word on which nodes are proposals shows in the text's law
 from typing import Any
 
 import pytest
-from eagles import EAGLES, HeadDrafts, params_of, parents_of, slots_of
+from eagles import HEADS, HeadDrafts, params_of, parents_of, slots_of
 from enumeration import PROMPTS, Game, Play, begin, errors, reference
 
 import specdec_jax as sd
@@ -47,7 +48,7 @@ def plays() -> dict[str, Play]:
 
 
 def game_of(name: str, rule: _types.Rule, rows: str) -> Game:
-    drafter = EAGLES[name]
+    drafter = HEADS[name]
     drafts = HeadDrafts(
         drafter, params_of(drafter), PROMPTS, SAMPLINGS[rows], slots_of(drafter)
     )
@@ -76,8 +77,19 @@ GAMES: list[tuple[str, _types.Rule, str]] = [
     ("eagle 3, drawn chain", "block", "tempered"),
     ("eagle 3, drawn wide", "rejection", "tempered"),
     ("eagle 3, drawn wide", "rejection", "filtered"),
+    ("dflash", "match", "tempered"),
+    ("dflash", "rejection", "filtered"),
+    ("dflash, drawn", "rejection", "tempered"),
+    ("dflash, drawn", "block", "filtered"),
+    ("dflash, tree", "match", "filtered"),
+    ("dflash, tree", "rejection", "tempered"),
+    ("dspark", "match", "filtered"),
+    ("dspark, drawn", "rejection", "tempered"),
+    ("dspark, drawn", "block", "tempered"),
+    ("dspark of few, drawn", "rejection", "filtered"),
+    ("dspark pruned, drawn", "rejection", "tempered"),
 ]
-FAST = (3, 6)
+FAST = (3, 6, 23, 28)
 
 
 @pytest.mark.parametrize(
