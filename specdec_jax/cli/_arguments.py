@@ -145,6 +145,7 @@ class Demo:
     debug: Switch = False
     """Errors with their traceback."""
     model: ModelOptions = ModelOptions()
+    drafting: DraftingOptions = DraftingOptions()
 
 
 @dataclass(frozen=True)

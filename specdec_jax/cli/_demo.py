@@ -16,7 +16,7 @@ import specdec_jax as sd
 from specdec_jax._state import slots_for
 from specdec_jax.cli._arguments import Demo
 from specdec_jax.cli._cases import CASES, Case
-from specdec_jax.cli._setup import load
+from specdec_jax.cli._setup import load_both
 from specdec_jax.cli._show import DRAFTED, Screens, coloured, count
 from specdec_jax.cli._transcript import Transcript
 from specdec_jax.text import Tokenizer
@@ -44,10 +44,16 @@ class Result(NamedTuple):
 def demo(command: Demo, screens: Screens) -> int:
     """Show every case, then the table; status 1 if a text is another one."""
     out = screens.out
+    if command.drafting.rule != "match":
+        raise ValueError(
+            "the demo holds texts against each other token by token, which only --rule "
+            "match leaves the same"
+        )
+    if command.drafting.drafter == "plain":
+        raise ValueError("the demo shows plain decoding anyway: choose another drafter")
     start = time.perf_counter()
-    model = load(command.model, screens)
+    model, drafter, params = load_both(command.model, command.drafting, screens)
     load_seconds = time.perf_counter() - start
-    params = sd.Params(model.params)
     prompts = [
         model.tokenizer.encode_chat([{"role": "user", "content": case.text}])
         for case in CASES
@@ -56,12 +62,12 @@ def demo(command: Demo, screens: Screens) -> int:
         model.target, max(map(len, prompts)) + command.max_new_tokens
     )  # one size for all prompts: two programs to compile, not two a prompt
     programs: dict[str, sd.Compiled] = {}
-    for drafter in (sd.Plain(), sd.NGram()):
+    for way in (sd.Plain(), drafter):
         with screens.err.status("Compiling; next time it is quicker …"):
-            programs[type(drafter).__name__] = sd.compile(
+            programs[type(way).__name__] = sd.compile(
                 model.target,
                 params,
-                drafter,
+                way,
                 batch=1,
                 max_length=slots,
             )
@@ -83,7 +89,7 @@ def demo(command: Demo, screens: Screens) -> int:
             report = sd.check_lossless(
                 model.target,
                 params,
-                sd.NGram(),
+                drafter,
                 [prompt],
                 sampling=sampling,
                 max_length=slots,

@@ -39,19 +39,31 @@ def set_up(
     Raises:
         ValueError: options that contradict each other, before anything is loaded.
     """
-    _check_drafting(drafting)
     bias = dict(_bias(entry) for entry in options.bias)
     start = time.perf_counter()
-    model = load(model_options, screens)
-    drafter, drafter_params = _drafter(drafting, model, model_options, screens)
+    model, drafter, params = load_both(model_options, drafting, screens)
     return Setup(
         model,
         drafter,
-        sd.Params(model.params, drafter_params),
+        params,
         options,
         _sampling(options, bias, model.tokenizer),
         time.perf_counter() - start,
     )
+
+
+def load_both(
+    model_options: ModelOptions, drafting: DraftingOptions, screens: Screens
+) -> tuple[sd.LanguageModel, Drafter, sd.Params]:
+    """The model, what drafts for it, and the parameters of both.
+
+    Raises:
+        ValueError: options that contradict each other, before anything is loaded.
+    """
+    _check_drafting(drafting)
+    model = load(model_options, screens)
+    drafter, params = _drafter(drafting, model, model_options, screens)
+    return model, drafter, sd.Params(model.params, params)
 
 
 def load(options: ModelOptions, screens: Screens) -> sd.LanguageModel:

@@ -463,6 +463,18 @@ def test_demo(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--rule=rejection", "only --rule match"),
+        ("--drafter=plain", "choose another drafter"),
+    ],
+)
+def test_demo_of_what_it_cannot_show(run, option, message):
+    status, _, err = run("demo", option)
+    assert status == 2 and message in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
     ("gap", "status", "message"),
     [(1e-5, 0, "1.0e-05 apart, a near-tie"), (0.5, 1, "5.0e-01 apart, a fault")],
 )
