@@ -9,7 +9,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Switch = FlagCreatePairsOff[bool]
-DrafterName = Literal["ngram", "plain", "draft-model", "eagle"]
+DrafterName = Literal["ngram", "plain", "draft-model", "head"]
 
 
 def _optional(metavar: str, default: str) -> object:
@@ -33,17 +33,18 @@ class DraftingOptions:
 
     drafter: DrafterName = "ngram"
     """Look up what came next before, propose nothing, or let a smaller model draft, or
-    a head on the model's own states: of EAGLE, EAGLE-2 or EAGLE-3."""
+    a head on the model's own states: of EAGLE, EAGLE-2, EAGLE-3, DFlash or DSpark."""
     draft_model: Annotated[str | None, _optional("NAME|PATH", "none")] = None
     """The model of --drafter draft-model; it may be the same."""
     head: Annotated[Path | None, _optional("FOLDER", "none")] = None
-    """The head of --drafter eagle, as others publish it; the format is seen."""
+    """The head of --drafter head, as others publish it; the format is seen."""
+    tree: Annotated[
+        str | None, _optional("TREE", "grown:8,4,3, or a block's chain")
+    ] = None
+    """What a head drafts: chain:DEPTH; of EAGLE's also static or
+    grown:NODES,DEPTH,WIDTH, of DFlash slots:NODES."""
     nodes: Annotated[int | None, _optional("N", "5 for draft-model, else 8")] = None
     """Tokens that are verified at once: those drafted, and one."""
-    depth: Annotated[int | None, _optional("N", "4")] = None
-    """How many tokens ahead eagle looks."""
-    width: Annotated[int | None, _optional("N", "3")] = None
-    """Tokens that eagle goes on from at each depth; 1 drafts a chain."""
     longest: Annotated[int | None, _optional("N", "4")] = None
     """Tokens of the longest match that ngram looks for."""
     shortest: Annotated[int | None, _optional("N", "2")] = None
@@ -155,8 +156,8 @@ class Bench:
     prompts: Annotated[Path, arg(metavar="FILE.jsonl")]
     """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
     drafters: Annotated[tuple[str, ...], arg(metavar="NAME")] = ("ngram",)
-    """ngram, draft-model:NAME|PATH, or head:FOLDER. Plain decoding is always measured
-    beside."""
+    """ngram, draft-model:NAME|PATH, head:FOLDER or head:FOLDER@TREE, with a tree as in
+    `generate`. Plain decoding is always measured beside."""
     temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
     """Each is measured."""
     batches: Annotated[tuple[int, ...], arg(metavar="B")] = (1,)
@@ -313,7 +314,8 @@ class Evaluate:
     prompts: Annotated[tuple[Path, ...], arg(metavar="FILE.jsonl")]
     """A line for each: {"id": …, "task": …, "turns": ["…"]}, or {"prompt": "…"}."""
     trees: Annotated[tuple[str, ...], arg(metavar="TREE")] = ("chain:5",)
-    """chain:DEPTH, static, or grown:NODES,DEPTH,WIDTH; each is measured."""
+    """chain:DEPTH; of EAGLE's heads also static or grown:NODES,DEPTH,WIDTH, of DFlash
+    slots:NODES; each is measured."""
     temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
     """Each is measured."""
     per_task: int = 8

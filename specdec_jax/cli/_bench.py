@@ -25,7 +25,8 @@ from specdec_jax import bench as measuring
 from specdec_jax.bench import Decoding, Group, Prompt, Results, Synthetic
 from specdec_jax.cli._arguments import Bench, ModelOptions
 from specdec_jax.cli._bench_tables import show
-from specdec_jax.cli._setup import load, load_head
+from specdec_jax.cli._heads import load_head
+from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens
 from specdec_jax.text import Tokenizer
 
@@ -164,7 +165,7 @@ def _check(command: Bench) -> None:
             raise ValueError(
                 f"there is no drafter {name!r}: there are ngram, plain, "
                 "draft-model:NAME, where NAME is a known model or a file, and "
-                "head:FOLDER"
+                "head:FOLDER or head:FOLDER@TREE"
             )
     share = command.synthetic_acceptance
     if share is not None and not 0 <= share <= 1:
@@ -215,8 +216,8 @@ def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[
                 dataclasses.replace(plain, name=name, drafter=drafter, params=params)
             )
         elif name.startswith(_HEAD):
-            folder = Path(name.removeprefix(_HEAD))
-            drafter, head = load_head(folder, model, nodes=command.nodes)
+            folder, _, tree = name.removeprefix(_HEAD).partition("@")
+            drafter, head = load_head(Path(folder), model, tree or None)
             params = sd.Params(model.params, head)
             runners.append(
                 dataclasses.replace(plain, name=name, drafter=drafter, params=params)

@@ -1,6 +1,5 @@
 """`specdec-jax evaluate`: what a drafter's drafts are worth, without a clock."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments import Evaluate
-from specdec_jax.cli._heads import read_tree
+from specdec_jax.cli._heads import with_tree
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table
 
 
 def evaluate(command: Evaluate, screens: Screens) -> int:
     """Answer the prompts with every tree and show what was accepted; status 0."""
-    trees = {name: read_tree(name) for name in command.trees}
     rows = []
     for file in command.prompts:
         rows += measuring.choose_rows(
@@ -45,14 +43,15 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
     if not fitting:
         raise ValueError(f"all {len(prompts)} prompts have more than {longest} tokens")
     drafter, params = sd.load_drafter(command.head, model.target, model.params)
+    drafters = {name: with_tree(drafter, name) for name in command.trees}
     found: dict[str, list[Acceptance]] = {}
-    for name, tree in trees.items():
+    for name, way in drafters.items():
         with _progress(screens) as progress:
             bar = progress.add_task(name, total=None)
             answers = measuring.answer(
                 model.target,
                 sd.Params(model.params, params),
-                dataclasses.replace(drafter, tree=tree),
+                way,
                 fitting,
                 temperatures=command.temperatures,
                 batch=command.batch,

@@ -1,27 +1,63 @@
 """Drafters from folders, and the trees that they draft, in a word."""
 
+import dataclasses
+from pathlib import Path
+
 import specdec_jax as sd
+from specdec_jax._types import Drafter
 
-_TREES = "chain:DEPTH, static, or grown:NODES,DEPTH,WIDTH"
+_TREES = (
+    "chain:DEPTH, for a head of EAGLE static or grown:NODES,DEPTH,WIDTH, for DFlash "
+    "slots:NODES"
+)
+_USUAL = "grown:8,4,3"
 
 
-def read_tree(word: str) -> sd.StaticTree | sd.GrownTree:
-    """The tree that a word means: `chain:5`, `static` (EAGLE's own 25 nodes), or
-    `grown:60,6,10` (nodes with the root, depth, width).
+def load_head(
+    path: Path, model: sd.LanguageModel, tree: str | None = None
+) -> tuple[Drafter, object]:
+    """A published head of this model, and its parameters, to draft the tree that a word
+    means: by default a small grown one, or a block's whole chain.
+    """
+    drafter, params = sd.load_drafter(path, model.target, model.params)
+    return with_tree(drafter, tree), params
+
+
+def with_tree(drafter: Drafter, word: str | None) -> Drafter:
+    """The same drafter with the tree that a word means: `chain:5`, `static` (EAGLE's
+    own 25 nodes), `grown:60,6,10` (nodes with the root, depth, width) or `slots:32`
+    (the likeliest nodes of a block).
 
     Raises:
-        ValueError: it means none.
+        ValueError: it means none, or none of this drafter.
     """
+    is_eagle = isinstance(drafter, sd.Eagle | sd.Eagle3)
+    if word is None and not is_eagle:
+        return drafter
+    kind, sizes = _read(_USUAL if word is None else word)
+    match drafter, kind, sizes:
+        case sd.Eagle() | sd.Eagle3(), "static", []:
+            return dataclasses.replace(drafter, tree=sd.StaticTree())
+        case sd.Eagle() | sd.Eagle3(), "chain", [depth]:
+            tree = sd.GrownTree(num_nodes=depth + 1, depth=depth, width=1)
+            return dataclasses.replace(drafter, tree=tree)
+        case sd.Eagle() | sd.Eagle3(), "grown", [nodes, depth, width]:
+            tree = sd.GrownTree(num_nodes=nodes, depth=depth, width=width)
+            return dataclasses.replace(drafter, tree=tree)
+        case sd.DFlash(), "chain", [depth]:
+            return dataclasses.replace(drafter, drafts=depth, tree=None)
+        case sd.DSpark(), "chain", [depth]:
+            return dataclasses.replace(drafter, drafts=depth)
+        case sd.DFlash(), "slots", [nodes]:
+            return dataclasses.replace(drafter, tree=sd.MarginalTree(nodes))
+    raise ValueError(
+        f"{type(drafter).__name__} drafts no tree {word!r}: write {_TREES}"
+    )
+
+
+def _read(word: str) -> tuple[str, list[int] | None]:
     kind, _, sizes = word.partition(":")
     try:
-        numbers = [int(size) for size in sizes.split(",")] if sizes else []
+        return kind, [int(size) for size in sizes.split(",")] if sizes else []
     except ValueError:
-        numbers = None
-    match kind, numbers:
-        case "static", []:
-            return sd.StaticTree()
-        case "chain", [depth]:
-            return sd.GrownTree(num_nodes=depth + 1, depth=depth, width=1)
-        case "grown", [nodes, depth, width]:
-            return sd.GrownTree(num_nodes=nodes, depth=depth, width=width)
-    raise ValueError(f"there is no tree {word!r}: write {_TREES}")
+        return kind, None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,11 +9,10 @@ import jax.numpy as jnp
 import specdec_jax as sd
 from specdec_jax._types import Drafter
 from specdec_jax.cli._arguments import DraftingOptions, ModelOptions, SamplingOptions
+from specdec_jax.cli._heads import load_head
 from specdec_jax.cli._show import Screens
 from specdec_jax.io import MODELS, fetch
 from specdec_jax.text import Tokenizer
-
-_NODES, _DEPTH, _WIDTH = 8, 4, 3  # of the tree that a head drafts
 
 
 class Setup(NamedTuple):
@@ -74,34 +72,15 @@ def load(options: ModelOptions, screens: Screens) -> sd.LanguageModel:
         return sd.load(options.model, dtype=jnp.dtype(options.dtype))
 
 
-def load_head(
-    path: Path,
-    model: sd.LanguageModel,
-    *,
-    nodes: int | None,
-    depth: int | None = None,
-    width: int | None = None,
-) -> tuple[Drafter, object]:
-    """A published head of this model, and its parameters, to draft a grown tree."""
-    width = _WIDTH if width is None else width
-    if depth is None:  # of a chain, what makes all of its nodes
-        depth = nodes - 1 if width == 1 and nodes is not None else _DEPTH
-    if nodes is None:
-        nodes = depth + 1 if width == 1 else _NODES
-    tree = sd.GrownTree(num_nodes=nodes, depth=depth, width=width)
-    return sd.load_drafter(path, model.target, model.params, tree=tree)
-
-
 def _check_drafting(options: DraftingOptions) -> None:
     is_lookup, is_model, is_head = (
-        options.drafter == name for name in ("ngram", "draft-model", "eagle")
+        options.drafter == name for name in ("ngram", "draft-model", "head")
     )
     for name, value, is_used in (
         ("--draft-model", options.draft_model, is_model),
         ("--head", options.head, is_head),
-        ("--nodes", options.nodes, is_lookup or is_model or is_head),
-        ("--depth", options.depth, is_head),
-        ("--width", options.width, is_head),
+        ("--tree", options.tree, is_head),
+        ("--nodes", options.nodes, is_lookup or is_model),
         ("--longest", options.longest, is_lookup),
         ("--shortest", options.shortest, is_lookup),
     ):
@@ -112,7 +91,7 @@ def _check_drafting(options: DraftingOptions) -> None:
             "--drafter draft-model needs --draft-model: a name, a file or a folder"
         )
     if is_head and options.head is None:
-        raise ValueError("--drafter eagle needs --head: a folder")
+        raise ValueError("--drafter head needs --head: a folder")
 
 
 def _drafter(
@@ -122,13 +101,7 @@ def _drafter(
     screens: Screens,
 ) -> tuple[Drafter, object]:
     if options.head is not None:
-        return load_head(
-            options.head,
-            model,
-            nodes=options.nodes,
-            depth=options.depth,
-            width=options.width,
-        )
+        return load_head(options.head, model, options.tree)
     nodes = {} if options.nodes is None else {"num_nodes": options.nodes}
     if options.draft_model is not None:
         draft_options = dataclasses.replace(model_options, model=options.draft_model)

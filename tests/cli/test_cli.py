@@ -112,12 +112,12 @@ def test_generate(run, model):
     assert "\x1b" not in out + err and "drafted by" not in err
 
 
-@pytest.mark.parametrize("drafter", ["plain", "ngram", "draft-model", "eagle"])
+@pytest.mark.parametrize("drafter", ["plain", "ngram", "draft-model", "head"])
 def test_json(run, path, head, model, drafter):
     """One object, the same text whatever drafts, and who supplied each token."""
     own = {
         "draft-model": ["--draft-model", path, "--nodes=3"],
-        "eagle": ["--head", head, "--nodes=5", "--depth=2", "--width=2"],
+        "head": ["--head", head, "--tree=grown:5,2,2"],
     }.get(drafter, [])
     options = ["--max-new-tokens=24", "--logprobs=model", "--json"]
     status, out, err = run("generate", "a cab", "--drafter", drafter, *own, *options)
@@ -137,7 +137,7 @@ def test_json(run, path, head, model, drafter):
     assert len(sample["logprobs"]) == NEW and max(sample["logprobs"]) <= 0
     stats, drafted = answer["stats"], sample["suppliers"].count("draft")
     assert set(sample["suppliers"]) <= {"draft", "target"}
-    if drafter != "eagle":  # a random head may never be right
+    if drafter != "head":  # a random head may never be right
         assert (drafted > 0) == (drafter != "plain")
     assert stats["steps"] == NEW - drafted == sum(stats["histogram"])
     assert stats["acceptance_length"] == pytest.approx(NEW / stats["steps"])
@@ -234,8 +234,11 @@ def test_a_terminal_gets_no_control_characters(run, monkeypatch):
         (("a", "--draft-model=b"), "--draft-model does not go with --drafter ngram"),
         (("a", "--drafter=draft-model"), "needs --draft-model"),
         (("a", "--head=b"), "--head does not go with --drafter ngram"),
-        (("a", "--width=2", "--drafter=plain"), "--width does not go with --drafter"),
-        (("a", "--drafter=eagle"), "--drafter eagle needs --head"),
+        (
+            ("a", "--tree=chain:2", "--drafter=plain"),
+            "--tree does not go with --drafter",
+        ),
+        (("a", "--drafter=head"), "--drafter head needs --head"),
         (("a", "--nodes=0"), "NGram needs num_nodes >= 1"),
         (("a", "--system=b", "--no-chat"), "--system needs --chat"),
         (("a", "--temperature=-1"), "temperature must be >= 0"),
