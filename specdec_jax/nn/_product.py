@@ -19,11 +19,11 @@ def product(
 
 @jax.custom_vjp
 def _product(x: Array, weight: Array) -> Array:
-    return _dot("...i,oi->...o", x, weight)
+    return _rows(x, weight)
 
 
 def _forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _dot("...i,oi->...o", x, weight), (x, weight)
+    return _rows(x, weight), (x, weight)
 
 
 def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
@@ -39,6 +39,24 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array
 
 
 _product.defvjp(_forward, _backward)
+
+
+def _rows(x: Float[Array, "... I"], weight: Float[Array, "O I"]) -> Array:
+    """Of any number of rows; of a single one in bfloat16 a CPU has no fast kernel, of
+    two it has.
+    """
+
+    def as_they_are(x: Array, weight: Array) -> Array:
+        return _dot("...i,oi->...o", x, weight)
+
+    def twice(x: Array, weight: Array) -> Array:
+        row = x.reshape(1, x.shape[-1])
+        both = _dot("ti,oi->to", jnp.concatenate([row, row]), weight)
+        return both[0].reshape(*x.shape[:-1], -1)
+
+    if x.size != x.shape[-1] or x.dtype != jnp.bfloat16:
+        return as_they_are(x, weight)
+    return jax.lax.platform_dependent(x, weight, cpu=twice, default=as_they_are)
 
 
 def _dot(how: str, x: Array, y: Array) -> Array:
