@@ -205,11 +205,13 @@ class Compile:
         str | None, _optional("data=N,model=M", "as many on model as kv heads allow")
     ] = None
     """Over how many chips the rows are spread, and the model."""
-    drafter: Literal["ngram", "eagle", "eagle3", "plain"] = "ngram"
+    drafter: Literal["ngram", "eagle", "eagle3", "dflash", "dspark", "plain"] = "ngram"
     """What proposes, heads with sizes as published ones have; plain decoding is
     compiled beside it."""
-    nodes: Annotated[int | None, _optional("N", "16 for ngram, 60 for eagle")] = None
-    """Tokens that a row verifies at once."""
+    nodes: Annotated[
+        int | None, _optional("N", "16 for ngram, 60 for eagle, a block for the rest")
+    ] = None
+    """Tokens that a row verifies at once; dflash drafts a tree of so many."""
     depth: Annotated[int | None, _optional("N", "8")] = None
     """Of the tree that an EAGLE head grows, the root not counted."""
     width: Annotated[int | None, _optional("N", "10")] = None

@@ -75,11 +75,16 @@ def _drafters(command: Compile, target: ModuleTarget) -> list[Drafter]:
                 f"{option} is of the trees of eagle and eagle3: it does not go with "
                 f"--drafter {command.drafter}"
             )
+    if command.drafter == "dflash":
+        tree = None if command.nodes is None else sd.MarginalTree(command.nodes)
+        return [plan.dflash(target, tree), sd.Plain()]
     if command.drafter == "ngram":
         nodes = _NODES if command.nodes is None else command.nodes
         return [sd.NGram(num_nodes=nodes), sd.Plain()]
     if command.nodes is not None:
-        raise ValueError("--nodes does not go with --drafter plain")
+        raise ValueError(f"--nodes does not go with --drafter {command.drafter}")
+    if command.drafter == "dspark":
+        return [plan.dspark(target), sd.Plain()]
     return [sd.Plain()]
 
 

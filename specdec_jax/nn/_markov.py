@@ -12,6 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from specdec_jax import _sharding
 from specdec_jax.nn._layers import Linear
 from specdec_jax.nn._product import product
 
@@ -111,7 +112,7 @@ class MarkovHead(nnx.Module):
         count = self.config.top_k
         if count is None or count >= logits.shape[-1]:
             return logits + product(shown, self.after.weight[...])
-        kept, tokens = jax.lax.top_k(logits, count)
+        kept, tokens = _sharding.top_k(logits, count, axis="vocab")
         rows = self.after.weight[...][tokens]
         bias = jnp.einsum(
             "...y,...cy->...c", shown, rows, preferred_element_type=jnp.float32

@@ -8,6 +8,8 @@ from specdec_jax.plan._fit import check_memory as check_memory
 from specdec_jax.plan._fit import check_mesh as check_mesh
 from specdec_jax.plan._fit import choose_mesh as choose_mesh
 from specdec_jax.plan._heads import HEAD_TOKENS as HEAD_TOKENS
+from specdec_jax.plan._heads import dflash as dflash
+from specdec_jax.plan._heads import dspark as dspark
 from specdec_jax.plan._heads import eagle as eagle
 from specdec_jax.plan._heads import eagle3 as eagle3
 from specdec_jax.plan._report import Plan as Plan

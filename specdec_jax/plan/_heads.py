@@ -1,10 +1,11 @@
-"""EAGLE heads as published ones are: one layer of the target's own sizes."""
+"""Heads as published ones are, of the target's own sizes."""
 
 from typing import Any
 
+from specdec_jax._best_first import MarginalTree
 from specdec_jax._grow import GrownTree
-from specdec_jax.drafters import Eagle, Eagle3
-from specdec_jax.nn import Eagle3Config, EagleConfig
+from specdec_jax.drafters import DFlash, DSpark, Eagle, Eagle3
+from specdec_jax.nn import Eagle3Config, EagleConfig, InjectedConfig, MarkovConfig
 from specdec_jax.targets import ModuleTarget
 
 HEAD_TOKENS = (
@@ -36,6 +37,58 @@ def eagle3(target: ModuleTarget, tree: GrownTree) -> Eagle3:
         draft_vocab_size=HEAD_TOKENS if target.vocab_size > HEAD_TOKENS else None,
     )
     return Eagle3(config, tree, taps=taps)
+
+
+def dflash(target: ModuleTarget, tree: MarginalTree | None) -> DFlash:
+    """DFlash: five layers over five taps, blocks of 16.
+
+    Raises:
+        ValueError: the target has too few layers for these.
+    """
+    taps = _even_taps(target.num_layers)
+    config = InjectedConfig(**_block_sizes(target, taps), block_size=16)
+    return DFlash(config, taps, tree=tree)
+
+
+def dspark(target: ModuleTarget) -> DSpark:
+    """DSpark: the same body with blocks of 7, a Markov head of rank 256, and one for
+    confidence.
+
+    Raises:
+        ValueError: the target has too few layers for these.
+    """
+    taps = _even_taps(target.num_layers)
+    config = InjectedConfig(
+        **_block_sizes(target, taps),
+        block_size=7,
+        layout="anchor_first",
+        markov=MarkovConfig(rank=256),
+        confidence="state and markov",
+    )
+    return DSpark(config, taps)
+
+
+def _even_taps(layers: int, count: int = 5) -> tuple[int, ...]:
+    """From the second layer to the third from the end, as DFlash's authors place them
+    (to the even of two neighbours, like Python's `round`).
+    """
+    taps = tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
+    if len(set(taps)) < count:
+        raise ValueError(
+            f"a block drafter taps {count} layers: a model of {layers} is too shallow"
+        )
+    return taps
+
+
+def _block_sizes(target: ModuleTarget, taps: tuple[int, ...]) -> dict[str, Any]:
+    sizes = _sizes(target)
+    del sizes["fusion_bias"]
+    return sizes | {
+        "num_layers": 5,
+        "feature_width": len(taps) * target.width,
+        "mask_id": target.vocab_size - 1,
+        "query_key_norm": True,
+    }
 
 
 def _sizes(target: ModuleTarget) -> dict[str, Any]:

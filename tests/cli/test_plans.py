@@ -159,6 +159,33 @@ def test_compile_eagle(run, compiler):
     assert head.taps == ("final",) and head.config.mlp_width == 14336
 
 
+@pytest.mark.parametrize("drafter", ["dflash", "dspark"])
+def test_compile_a_block_drafter(run, compiler, drafter):
+    """Five layers of the target's sizes, over five taps."""
+    assert run("compile", "--model=qwen3-8b", f"--drafter={drafter}")[0] == 0
+    ((head, _), *_), *_ = compiler
+    config = head.config
+    assert (config.width, config.num_layers, config.feature_width) == (4096, 5, 20480)
+    assert head.taps == (1, 2, 3, 4, 5)
+    assert head.num_nodes == {"dflash": 16, "dspark": 8}[drafter]
+    assert (config.markov is None) == (drafter == "dflash")
+
+
+@pytest.mark.parametrize(
+    ("layers", "count", "taps"),
+    [
+        (36, 5, (1, 9, 17, 25, 33)),
+        (32, 5, (1, 8, 15, 22, 29)),
+        (40, 8, (1, 6, 11, 16, 22, 27, 32, 37)),
+        (48, 5, (1, 12, 23, 34, 45)),
+        (61, 6, (1, 12, 24, 35, 47, 58)),
+    ],
+)
+def test_taps_of_block_drafters(layers, count, taps):
+    """Of published ones (Chen et al. 2026)."""
+    assert plan._heads._even_taps(layers, count) == taps
+
+
 def test_compile_says_where_the_cache_is_whole(run, compiler):
     _, out, _ = run("compile", "--model=llama-3.3-70b", "--topology=v5e:4x4",
                     "--mesh=data=1,model=16")  # fmt: skip
@@ -186,6 +213,11 @@ def test_compile_says_where_the_cache_is_whole(run, compiler):
             ("--model=qwen3-8b", "--drafter=eagle3", "--width=40000"),
             "--width 40000: the head knows 32,000 tokens only",
         ),
+        (
+            ("--drafter=dspark", "--nodes=4"),
+            "--nodes does not go with --drafter dspark",
+        ),
+        (("--drafter=dflash", "--depth=4"), "does not go with --drafter dflash"),
         (("--drafter=eagle3",), "a model of 2 layers is too shallow"),
         (("--nodes=0",), "NGram needs num_nodes >= 1"),
         (("--tau=0.5",), "--tau is at least 1"),
