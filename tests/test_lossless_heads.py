@@ -1,5 +1,5 @@
 """The theorem with the drafters that read features, and every draft of theirs: see
-`eagles`.
+`feature_heads`.
 
 What they draw is enumerated through the shipped `draft`, so a wrong law, a wrong order
 of siblings or a wrong word on which nodes are proposals shows in the text's law.
@@ -8,8 +8,8 @@ of siblings or a wrong word on which nodes are proposals shows in the text's law
 from typing import Any
 
 import pytest
-from eagles import HEADS, HeadDrafts, params_of, parents_of, slots_of
 from enumeration import PROMPTS, Game, Play, begin, errors, reference
+from feature_heads import HEADS, HeadDrafts, params_of, parents_of, slots_of
 
 import specdec_jax as sd
 from specdec_jax import _types

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import some_slow
-from eagles import EAGLES, FEW3, GROWN, TAPS, params_of
 from enumeration import (
     SLOTS,
     Game,
@@ -26,6 +25,7 @@ from enumeration import (
     reference,
     rows,
 )
+from feature_heads import EAGLES, FEW3, GROWN, TAPS, params_of
 from scripted import CHAIN, STAR, TREE, Law, P, Scripted, Text, V, propose, table
 
 import specdec_jax as sd

@@ -1,5 +1,5 @@
-"""EAGLE's heads on the toy of three tokens, and every draft that they may make after a
-text: shipped drafters, with their draws given.
+"""Heads on the toy of three tokens, and every draft that they may make after a text:
+shipped drafters, with their draws given.
 """
 
 import dataclasses
@@ -247,7 +247,7 @@ def drawn_laws(drafts: HeadDrafts, text: Text) -> tuple[np.ndarray, np.ndarray]:
 
     By how much noise the choice between two tokens turns, found by bisection.
     """
-    parents = list(drafts.drafter.tree.parents)
+    parents = list(parents_of(drafts.drafter))
     inner = sorted(set(parents) - {-1})
     slot, other = (
         x.ravel() for x in np.indices((len(inner), V))
