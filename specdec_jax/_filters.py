@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_jax import _sharding
+
 # What top-k or top-p keeps is mostly within so few, and then guessed at once.
 FEW = 64
 
@@ -52,7 +54,7 @@ def min_p(
 
 def _best(scores: Float[Array, "B N V"]) -> Float[Array, "B N C"]:
     """The few largest scores, in order."""
-    return jax.lax.top_k(scores, min(FEW, scores.shape[-1]))[0]
+    return _sharding.top_k(scores, min(FEW, scores.shape[-1]), axis="vocab")[0]
 
 
 def _first(
