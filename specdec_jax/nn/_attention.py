@@ -32,7 +32,8 @@ def attention(
     """
     batch, size, heads, head_width = query.shape
     kv_heads, slots = prefix_keys.shape[1:3]
-    grouped = query.reshape(
+    wide = query.astype(prefix_keys.dtype)  # the cache may be wider than the weights
+    grouped = wide.reshape(
         batch, size, kv_heads, heads // kv_heads, head_width
     ).transpose(0, 2, 3, 1, 4)
     scale = head_width**-0.5 if scale is None else scale

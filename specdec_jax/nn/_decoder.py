@@ -58,6 +58,7 @@ class DecoderConfig:
     norm_epsilon: float = 1e-5
     tied: bool = True  # the head is the embedding
     dtype: str = "float32"
+    cache_dtype: str | None = None  # of keys and values, if it is another
     attention_bias: bool = False  # of query, key and value (Qwen2)
     query_key_norm: bool = False  # of each head, before the rotation (Qwen3, Gemma 3)
     attention_scale: float | None = None  # None: head_width ** -0.5

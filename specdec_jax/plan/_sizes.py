@@ -166,9 +166,8 @@ def step_bytes(
 
 def token_bytes(target: ModuleTarget) -> int:
     """Keys and values of one token in all layers."""
-    config = target.config
-    width = config.num_kv_heads * config.head_width
-    return 2 * target.num_layers * width * jnp.dtype(config.dtype).itemsize
+    cache = jax.eval_shape(lambda: target.init_cache(1, 1))
+    return sum(x.size * x.dtype.itemsize for x in (*cache.keys, *cache.values))
 
 
 def score_bytes(

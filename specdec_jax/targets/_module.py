@@ -90,15 +90,16 @@ class ModuleTarget:
         )
 
     def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache."""
+        """An empty cache, of the configuration's `cache_dtype` if it has one."""
         config = self.config
+        dtype = getattr(config, "cache_dtype", None) or config.dtype
         return _cache.init_cache(
             layers=config.num_layers,
             batch=batch,
             kv_heads=config.num_kv_heads,
             slots=slots,
             head_width=config.head_width,
-            dtype=jnp.dtype(config.dtype),
+            dtype=jnp.dtype(dtype),
         )
 
     def embed(self, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:

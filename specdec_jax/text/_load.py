@@ -1,10 +1,12 @@
 """A model with its tokenizer, by name or from files."""
 
+import dataclasses
 import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
@@ -46,7 +48,8 @@ def load(
             path of a GGUF file; the path of a Hugging Face folder; or a name on the
             Hugging Face hub (owner/name). They are tried in this order: write `./name`
             for a file that is called like a model.
-        dtype: of parameters and cache.
+        dtype: of parameters, and of the cache; but a CPU keeps a cache of float32, as
+            it would copy one of bfloat16 at every step.
         mesh: of devices to spread the parameters over, as `shard` does; no device holds
             more than its part, also while loading.
         progress: show the download, if standard error is a terminal.
@@ -71,6 +74,9 @@ def load(
     else:
         tokenizer = Tokenizer.from_gguf(source)
         target, params = from_gguf(source, dtype=dtype, mesh=mesh)
+    if name == "bfloat16" and jax.default_backend() == "cpu":
+        config = dataclasses.replace(target.config, cache_dtype="float32")
+        target = dataclasses.replace(target, config=config)
     # Published embeddings are often padded beyond the tokenizer, never the reverse.
     is_padded = isinstance(source, Folder) and tokenizer.vocab_size < target.vocab_size
     if is_padded:
