@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 
 from jax.typing import DTypeLike
 
-from specdec_jax.formats._block_words import (
-    CONFIDENCE,
-    MARKOV,
-    is_block,
-    refuse_others,
-)
+from specdec_jax.formats._block_keys import heads_in, merged_in, steps_in, windows_in
+from specdec_jax.formats._block_words import is_block, refuse_others
 from specdec_jax.formats._layer import (
     DEFAULTS,
     NOT_MATHS,
@@ -22,11 +18,10 @@ from specdec_jax.formats._layer import (
 )
 from specdec_jax.formats._words import EMBEDDING, FUSION, HEAD
 from specdec_jax.io import Folder, Keys
-from specdec_jax.nn import InjectedConfig, Layout, MarkovConfig
+from specdec_jax.nn import InjectedConfig, Layout
 
 _BLOCK_SIZE = 16  # z-lab's, where it is not said
 _LAYERS_BEFORE = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
-_TABLES = ("dflash_config", "dspark_config")  # beside the keys outside
 _CAUSAL = ("is_causal", "causal", "causal_head", "dflash_query_causal")
 # Of trainings, or of how others serve: no part of what a body computes.
 _TRAINING = ("num_anchors", "confidence_head_alpha", "loss_decay_gamma")
@@ -88,7 +83,7 @@ def _flat(
     folder: Folder, wrong: list[str], dtype: DTypeLike, layout: Layout | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of z-lab, SpecForge and DeepSpec, whose keys are in one table or in two."""
-    values = _merged(folder.config, wrong)
+    values = merged_in(folder.config, wrong)
     keys = Keys(values, wrong)
     kind = keys.take("projector_type", default="dflash")
     if kind not in ("dflash", "dspark"):
@@ -110,7 +105,7 @@ def _flat(
         )
     common["block_size"] = Keys({"block_size": size}, wrong).count("block_size")
     is_first = keys.flag("sample_from_anchor", default=is_spark)
-    windows, kinds = _windows(keys, common["num_layers"])
+    windows, kinds = windows_in(keys, common["num_layers"])
     forced = [keys.take(name) for name in _CAUSAL]
     forced = {value for value in forced if value is not None}
     if len(forced) > 1 or not forced <= {True, False}:
@@ -155,7 +150,7 @@ def _speculators(
     inner = Keys(dict(layer))
     common = _body(folder, inner, keys, defaults, layer, dtype)
     common["block_size"] = keys.count("block_size")
-    windows, kinds = _windows(inner, common["num_layers"])
+    windows, kinds = windows_in(inner, common["num_layers"])
     is_free = keys.flag("sliding_window_non_causal", default=False)
     common |= {
         "windows": windows,
@@ -163,7 +158,7 @@ def _speculators(
         "causal": () if is_free or not any(kinds) else kinds,
     }
     wrong += [f"transformer_layer_config: {text}" for text in inner.left()]
-    count = _steps(draft_with)
+    count = steps_in(draft_with)
     size = common["block_size"]
     usual = count == size if count in (size, size - 1) else is_spark
     is_first = keys.flag("sample_from_anchor", default=usual)
@@ -174,6 +169,12 @@ def _speculators(
             "layout"
         )
     common["layout"] = layout or _layout(is_first)
+    markov = common["markov"]
+    if common["layout"] != "anchor_first" and markov and markov.kind == "rnn":
+        wrong.append(
+            "markov_head_type is 'rnn', but sample_from_anchor is false: whether its "
+            "memory starts before the anchor's slot is not agreed on"
+        )
     boundaries = layers_of(keys, _LAYERS_BEFORE[0])
     if boundaries is None:
         wrong.append(f"{_LAYERS_BEFORE[0]} is missing")
@@ -223,7 +224,7 @@ def _body(
         heads.wrong.append(f"{FUSION} is missing, or no matrix")
     return (
         common
-        | _heads(folder, heads, common["width"])
+        | heads_in(folder, heads, common["width"])
         | {
             "vocab_size": vocab_size,
             "mask_id": mask,
@@ -235,104 +236,8 @@ def _body(
     )
 
 
-def _heads(folder: Folder, keys: Keys, width: int) -> dict[str, Any]:
-    """The heads; what is not said of them, their tensors say."""
-    table, reader = folder.tensors.get(MARKOV), folder.tensors.get(CONFIDENCE)
-    rank = keys.take("markov_rank", default=0 if table is None else table.shape[-1])
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
-        keys.wrong.append(f"markov_rank is {rank!r}, not a whole number")
-        rank = 0
-    kind = keys.take("markov_head_type", default="vanilla")
-    if kind not in ("vanilla", "gated", "rnn"):
-        keys.wrong.append(
-            f"markov_head_type is {kind!r}, understood is 'vanilla', 'gated' or 'rnn'"
-        )
-        kind = "vanilla"
-    is_on = keys.flag("enable_confidence_head", default=reader is not None)
-    reads = None if reader is None else reader.shape[-1]
-    is_wide = bool(rank) and reads != width
-    reads_markov = keys.flag("confidence_head_with_markov", default=is_wide)
-    if is_on and reads_markov and not rank:
-        keys.wrong.append(
-            "confidence_head_with_markov is true, but markov_rank is 0: such a head "
-            "would read a Markov head that is not there"
-        )
-        is_on = False
-    what = "state and markov" if reads_markov else "state"
-    return {
-        "markov": MarkovConfig(rank, kind) if rank else None,
-        "confidence": what if is_on else "none",
-    }
-
-
-def _windows(
-    keys: Keys, num_layers: int
-) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
-    """Of each layer how many positions it sees (empty if all see all), and whether it
-    is one of those with a window.
-    """
-    kinds = keys.take("layer_types")
-    window, is_on = keys.take("sliding_window"), keys.take("use_sliding_window")
-    first = keys.take("max_window_layers", default=28)
-    if kinds is None:  # as transformers makes them up
-        has = bool(is_on) and window is not None
-        kinds = [
-            "sliding_attention" if has and i >= first else "full_attention"
-            for i in range(num_layers)
-        ]
-    understood = ("sliding_attention", "full_attention")
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != num_layers
-        or any(kind not in understood for kind in kinds)
-    ):
-        keys.wrong.append(
-            f"layer_types is {kinds!r}: understood are {' or '.join(understood)}, one "
-            f"for each of {num_layers} layers"
-        )
-        return (), (False,) * num_layers
-    sliding = tuple(kind == "sliding_attention" for kind in kinds)
-    if not any(sliding):
-        return (), sliding
-    if is_on is False or window is None:
-        keys.wrong.append(
-            "layer_types has sliding_attention, but there is no sliding_window, or "
-            "use_sliding_window is false"
-        )
-        return (), sliding
-    size = Keys({"sliding_window": window}, keys.wrong).count("sliding_window")
-    return tuple(size if is_sliding else None for is_sliding in sliding), sliding
-
-
-def _merged(values: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """The keys of all tables; what is said twice must be said alike."""
-    merged = {k: v for k, v in values.items() if k not in _TABLES}
-    for name in _TABLES:
-        table = values.get(name) or {}
-        if not isinstance(table, dict):
-            wrong.append(f"{name} is {table!r}, not an object")
-            continue
-        for key, value in table.items():
-            if value is None:
-                continue
-            if merged.get(key) is not None and merged[key] != value:
-                wrong.append(
-                    f"{key} is said to be {merged[key]!r}, and in {name} {value!r}"
-                )
-            merged[key] = value
-    return merged
-
-
 def _layout(is_first: bool) -> Layout:
     return "anchor_first" if is_first else "anchor_discarded"
-
-
-def _steps(said: Mapping[str, Any] | None) -> int | None:
-    """With how many tokens others draft."""
-    methods = (said or {}).get("proposal_methods")
-    first = methods[0] if isinstance(methods, list) and methods else None
-    count = first.get("speculative_tokens") if isinstance(first, dict) else None
-    return count if isinstance(count, int) else None
 
 
 def _finish(
