@@ -104,12 +104,12 @@ def check_layout(
         agreement |= {(name, shift): float(found[name].mean()) for name in found}
     report = LayoutReport(drafter.config.layout, drafter.taps, agreement, at.size)
     layout, shift = report.best
-    if agreement[layout, shift] > report.as_given + margin:
+    best, taps = agreement[layout, shift], _shifted(report.taps, shift)
+    if best > report.as_given + margin:
         raise ValueError(
             f"read as {report.layout} with taps {report.taps}, the first drafts agree "
-            f"with the target by {report.as_given:.2f}; as {layout} with taps "
-            f"{_shifted(report.taps, shift)} they do by {agreement[layout, shift]:.2f}: "
-            "load it with that layout and these taps"
+            f"with the target by {report.as_given:.2f}; as {layout} with taps {taps} "
+            f"they do by {best:.2f}: load it with that layout and these taps"
         )
     return report
 
@@ -125,7 +125,7 @@ def _check_texts(target: Target, drafter: BlockDrafter, texts: Prompts) -> None:
             )
         if ids.min() < 0 or ids.max() >= target.vocab_size:
             raise ValueError(
-                f"text {row} has ids beyond the {target.vocab_size} tokens of the target"
+                f"text {row} has ids beyond the target's {target.vocab_size} tokens"
             )
         if (ids == drafter.config.mask_id).any():
             raise ValueError(
