@@ -110,7 +110,7 @@ def _flat(
     forced = {value for value in forced if value is not None}
     if len(forced) > 1 or not forced <= {True, False}:
         wrong.append(f"whether it is causal is said to be {sorted(map(str, forced))}")
-    causal = tuple(forced.pop() if forced else is_sliding for is_sliding in kinds)
+    causal = (True in forced,) * len(kinds) if forced else kinds
     common |= {"windows": windows, "causal": causal if any(causal) else ()}
     common["layout"] = layout or _layout(is_first)
     boundaries = [layers_of(keys, name) for name in _LAYERS_BEFORE]
