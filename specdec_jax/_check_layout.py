@@ -158,7 +158,7 @@ def _agreements(
 
     def agree(anchor: Int[Array, " B"]) -> dict[Layout, Float[Array, "B G"]]:
         # What later positions left in the cache is beyond its length.
-        at = anchor[:, None] + jnp.arange(_DRAFTS, dtype=jnp.int32)
+        at = anchor[:, None] + jnp.arange(_DRAFTS, dtype=jnp.int32)[None, :]
         before = jnp.take_along_axis(tokens, at, axis=1)
         states = reader.read(
             target, params, state._replace(length=anchor), before[:, 0]
