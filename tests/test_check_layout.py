@@ -101,13 +101,16 @@ def check(params: Any, drafter: Any, texts: Any = TEXTS, **how: Any) -> sd.Layou
 
 
 @pytest.mark.parametrize("layout", ["anchor_discarded", "anchor_first"])
-def test_a_layout_that_does_not_match(layout):
+def test_a_layout_that_does_not_match(layout: Layout):
     """As it was trained, it passes; as the other, it says which would fit."""
     drafter = DFlash(dataclasses.replace(BODY, layout=layout), (0, 1))
     report = check(right(layout), drafter)
     assert report.best == (layout, 0)
     assert report.blocks == 24
-    other = {"anchor_discarded": "anchor_first", "anchor_first": "anchor_discarded"}
+    other: dict[Layout, Layout] = {
+        "anchor_discarded": "anchor_first",
+        "anchor_first": "anchor_discarded",
+    }
     assert report.as_given > 0.1 + report.agreement[other[layout], 0]
     wrong = dataclasses.replace(BODY, layout=other[layout])
     words = rf"read as {other[layout]} with taps \(0, 1\).*as {layout} with taps \(0, 1"

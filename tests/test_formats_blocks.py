@@ -192,6 +192,9 @@ def test_layouts(tmp_path):
     assert config_in(zlab, layout="anchor_first").layout == "anchor_first"
     said = inner("zlab", "dflash_config", sample_from_anchor=True)
     assert config_in(write(tmp_path / "b", "zlab", said)).layout == "anchor_first"
+    flash = {"architectures": ["Qwen3DFlashModel"]}  # DeepSpec's, by num_anchors
+    path = write(tmp_path / "f", "deepspec, plain", flash)
+    assert config_in(path).layout == "anchor_first"
     unsaid: dict[str, Any] = {"sample_from_anchor": None}
     path = write(tmp_path / "c", "speculators, dspark", unsaid)
     assert config_in(path).layout == "anchor_first"
@@ -245,9 +248,9 @@ def test_causality_is_written_where_it_is_not_as_usual(tmp_path):
 
 def test_heads_that_are_not_said_are_those_there_are(tmp_path):
     """And a confidence head without a bias has a bias of 0."""
-    places = {"projector_type": "dspark", "mask_token_id": 60}
-    places["target_layer_ids"] = [1, 5]  # pyright: ignore[reportArgumentType]
-    changes: dict[str, Any] = {"dflash_config": places | {"markov_head_type": "gated"}}
+    said = {name: None for name in ("markov_rank", "enable_confidence_head")}
+    said |= {"confidence_head_with_markov": None}
+    changes = inner("specforge", "dflash_config", **said)
     drafter, _ = load(write(tmp_path / "a", "specforge", changes))
     assert drafter.config == DRAFTERS["specforge"].config
     bias: dict[str, Any] = {"confidence_head.proj.bias": None}

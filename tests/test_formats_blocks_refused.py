@@ -61,6 +61,12 @@ BAD: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         SPARK, inner(SPARK, "transformer_layer_config", logit_scale=2.0), {},
         "transformer_layer_config: logit_scale is not",
     ),
+    "no layout": (
+        "zlab",
+        {"architectures": None, "dflash_config": None}
+        | {"mask_token_id": 60, "target_layer_ids": [1, 5]}, {},
+        "says which slots foretell what: pass layout",
+    ),
     "two widths": (
         "zlab", inner("zlab", "dflash_config", block_size=7), {},
         "block_size is said to be 5, and in dflash_config 7",

@@ -89,7 +89,9 @@ def _flat(
     if kind not in ("dflash", "dspark"):
         wrong.append(f"projector_type is {kind!r}, understood is 'dflash' or 'dspark'")
     classes = folder.config.get("architectures") or []
+    # DeepSpec's DFlash has the slots of its DSpark.
     is_spark = kind == "dspark" or any("DSpark" in str(name) for name in classes)
+    is_spark |= _TRAINING[0] in values
     keys.only("attention_mode", "gqa", "mha")
     keys.only("rope_is_neox_style", True)  # halves are rotated, not neighbours
     keys.only("output_multiplier", 1.0)
@@ -104,6 +106,13 @@ def _flat(
             stacklevel=5,
         )
     common["block_size"] = Keys({"block_size": size}, wrong).count("block_size")
+    is_known = is_spark or "dflash_config" in folder.config
+    is_known |= any("DFlash" in str(name) for name in classes)
+    if not is_known and layout is None and "sample_from_anchor" not in values:
+        wrong.append(
+            "neither architectures nor dflash_config says which slots foretell what: "
+            "pass layout"
+        )
     is_first = keys.flag("sample_from_anchor", default=is_spark)
     windows, kinds = windows_in(keys, common["num_layers"])
     forced = [keys.take(name) for name in _CAUSAL]

@@ -80,8 +80,9 @@ def head_columns(
     target: Target, target_params: PyTree, part: slice
 ) -> Float[np.ndarray, "V C"]:
     """Of the target's output layer: the logits of states with a single 1."""
+    at = jnp.arange(target.width, dtype=jnp.int32)[part]
     dtype = dtype_of(target, target_params)
-    states = jnp.eye(target.width, dtype=dtype)[part]
+    states = jax.nn.one_hot(at, target.width, dtype=dtype)
     with jax.default_matmul_precision("highest"):
         logits = target.logits(target_params, states[None])[0]
     return np.asarray(_sharding.to_host(logits)).T

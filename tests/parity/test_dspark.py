@@ -165,7 +165,7 @@ def ours_say(
     body, state = drafter.body(params.drafter), jnp.asarray(states)[None]
     logits = drafter.logits(TARGET, params, state)
     before = jnp.asarray([TEXT[start : start + states.shape[0]]], jnp.int32)
-    rows = None
+    rows = jnp.zeros((*before.shape, 0))
     if body.markov is not None:
         rows, memory, found = body.markov.look_up(before), body.markov.start(1), []
         for k in range(before.shape[1]):
