@@ -5,9 +5,10 @@ PYTHON ?= python3
 # From an index of CPU builds, pip takes one of this version; an open range may
 # prefer a CUDA build of several gigabytes. Override: make parity TORCH=torch
 TORCH ?= torch==2.13.0
-# Without its dependencies: it asks for an older transformers, for torchvision and
-# torchaudio, and for clients of servers, of which its models import nothing.
+# Without their dependencies: they ask for an older transformers, for torchvision and
+# torchaudio, and for clients of servers, of which their models import nothing.
 SPECULATORS := speculators==0.9.0
+DFLASH := dflash==0.1.0
 
 BIN := .venv/bin
 USE := .venv/.with-hub,cli
@@ -40,7 +41,7 @@ bench: $(COMPARE)
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check \
 	    $(if $(findstring parity,$*),"$(TORCH)") --editable ".[$*]"
 	$(if $(findstring parity,$*),$(BIN)/python -m pip install --no-input \
-	    --disable-pip-version-check --no-deps "$(SPECULATORS)")
+	    --disable-pip-version-check --no-deps "$(SPECULATORS)" "$(DFLASH)")
 	@touch $@
 
 # venv writes pip last: an interrupted set-up is taken up again here.

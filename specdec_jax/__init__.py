@@ -5,6 +5,8 @@ from specdec_jax._check import Divergence as Divergence
 from specdec_jax._check import LosslessReport as LosslessReport
 from specdec_jax._check import check_lossless as check_lossless
 from specdec_jax._check import check_target as check_target
+from specdec_jax._check_layout import LayoutReport as LayoutReport
+from specdec_jax._check_layout import check_layout as check_layout
 from specdec_jax._compile import Compiled as Compiled
 from specdec_jax._compile import Memory as Memory
 from specdec_jax._compile import compile as compile

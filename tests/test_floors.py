@@ -38,6 +38,7 @@ FLOORS = {
     "_run": 4,
     "_options": 4,
     "_check": 4,
+    "_check_layout": 4,
     "_compile": 4,
     "_measure_acceptance": 4,
     "formats": 4,

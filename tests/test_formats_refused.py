@@ -66,7 +66,7 @@ BAD: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "transformer_layer_config: attention_bias is True.*logit_scale is not under",
     ),
     "another method": (
-        "speculators", {"speculators_model_type": "dflash"}, {}, "is 'dflash'",
+        "speculators", {"speculators_model_type": "mtp"}, {}, "is 'mtp'",
     ),
     "another layer": (
         "speculators", nested(model_type="mamba"), {}, "'mamba' is not.*llama and",

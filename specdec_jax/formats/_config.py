@@ -1,15 +1,24 @@
 """What the config.json of a published head says, in our words."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from specdec_jax.formats._block_words import is_block
+from specdec_jax.formats._layer import (
+    DEFAULTS,
+    NOT_MATHS,
+    USUAL,
+    layers_of,
+    sizes_of,
+    target_width,
+)
 from specdec_jax.formats._words import FUSION, HEAD, first_layer_in
 from specdec_jax.io import Folder, Keys
-from specdec_jax.nn import Eagle3Config, EagleConfig, RoPE, rope_of
+from specdec_jax.nn import Eagle3Config, EagleConfig
+
+_TAPS = "eagle_aux_hidden_state_layer_ids"
 
 
 class Said(NamedTuple):
@@ -30,23 +39,6 @@ class Said(NamedTuple):
     outputs: list[int] | None = None
 
 
-# What transformers leaves out of a nested configuration, where it is as usual.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"vocab_size": 32000, "intermediate_size": 11008},
-    "qwen3": {"vocab_size": 151936, "intermediate_size": 22016},
-}
-_USUAL = {
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "rms_norm_eps": 1e-6,
-}
-_NOT_MATHS = (
-    "max_position_embeddings",  # only sized a table of sines
-    "tie_word_embeddings",  # the output layer is another one, or the target's
-)
-
-
 def said_by(folder: Folder, *, dtype: DTypeLike) -> Said:
     """What a folder says of its head, whichever format it has.
 
@@ -57,6 +49,8 @@ def said_by(folder: Folder, *, dtype: DTypeLike) -> Said:
     values = folder.config
     where = folder.path / "config.json"
     wrong: list[str] = []
+    if is_block(folder):
+        raise ValueError(f"{where}: it is no EAGLE head, but a drafter of blocks")
     if "speculators_model_type" in values:
         said = _speculators(folder, values, wrong, dtype)
     elif HEAD in folder.tensors or first_layer_in(folder) == "midlayer":
@@ -74,7 +68,7 @@ def _eagle(
     keys = Keys(dict(values), wrong)
     vocab_size = keys.count("vocab_size")
     config = EagleConfig(
-        **_common(folder, keys, {}, values, dtype),
+        **sizes_of(folder, keys, {}, values, dtype),
         fusion_bias=keys.flag("bias", default=True),
         attention_bias=keys.flag("qkv_bias", default=False),
     )
@@ -93,16 +87,16 @@ def _eagle3(
     keys.only("norm_output", True)
     inner = Keys(keys.table("eagle_config") or {})
     inner.only("use_aux_hidden_state", True)
-    outputs = _layers(inner)
-    boundaries = _layers(keys)
+    outputs = layers_of(inner, _TAPS)
+    boundaries = layers_of(keys, _TAPS)
     wrong += [f"eagle_config: {text}" for text in inner.left()]
     config = Eagle3Config(
-        **_common(folder, keys, {}, values, dtype),
+        **sizes_of(folder, keys, {}, values, dtype),
         **_switches(folder, keys, vocab_size),
         attention_bias=keys.flag("qkv_bias", default=False)
         | keys.flag("attention_bias", default=False),
     )
-    width = _target_width(keys)
+    width = target_width(keys)
     _no_window(keys)
     return _finish(keys, Said(config, vocab_size, width, boundaries, outputs))
 
@@ -118,16 +112,16 @@ def _speculators(
         keys.take(name)
     layer = keys.table("transformer_layer_config") or {}
     kind = layer.get("model_type", "qwen3")
-    if kind not in _DEFAULTS:
-        known = " and ".join(_DEFAULTS)
+    if kind not in DEFAULTS:
+        known = " and ".join(DEFAULTS)
         raise ValueError(
             f"{folder.path / 'config.json'}: a layer of model_type {kind!r} is not "
             f"understood; understood are {known}"
         )
-    inner, defaults = Keys(dict(layer)), _USUAL | _DEFAULTS[kind]
+    inner, defaults = Keys(dict(layer)), USUAL | DEFAULTS[kind]
     vocab_size = inner.count("vocab_size", default=defaults["vocab_size"])
     inner.only("attention_bias", False)  # of the output, too
-    common = _common(folder, inner, defaults, layer, dtype)
+    common = sizes_of(folder, inner, defaults, layer, dtype)
     window = _window(inner, common["num_layers"])
     wrong += [f"transformer_layer_config: {text}" for text in inner.left()]
     recycle_normed = keys.flag("norm_output", default=False)
@@ -138,8 +132,8 @@ def _speculators(
         query_key_norm=kind == "qwen3",
         recycle_normed=recycle_normed,
     )
-    width, boundaries = _target_width(keys), _layers(keys)
-    for name in _NOT_MATHS:
+    width, boundaries = target_width(keys), layers_of(keys, _TAPS)
+    for name in NOT_MATHS:
         keys.take(name)
     return _finish(keys, Said(config, vocab_size, width, boundaries))
 
@@ -148,79 +142,6 @@ def _finish(keys: Keys, said: Said) -> Said:
     left = keys.left()
     keys.wrong[:] = left
     return said
-
-
-def _common(
-    folder: Folder,
-    keys: Keys,
-    defaults: Mapping[str, Any],
-    values: Mapping[str, Any],
-    dtype: DTypeLike,
-) -> dict[str, Any]:
-    """What every head's configuration has, in the words of `EagleConfig`."""
-
-    def count(name: str, default: int | None = None) -> int:
-        return keys.count(name, default=defaults.get(name, default))
-
-    width, heads = count("hidden_size"), count("num_attention_heads")
-    kv_heads = count("num_key_value_heads", heads)
-    # Configurations leave it out where it is not the usual one, too.
-    query = folder.tensors.get(f"{first_layer_in(folder)}.self_attn.q_proj.weight")
-    usual = width // heads if query is None else query.shape[0] // heads
-    head_width = count("head_dim", max(1, usual))
-    if heads % kv_heads:
-        keys.wrong.append(
-            f"num_key_value_heads of {kv_heads} do not divide num_attention_heads of "
-            f"{heads}"
-        )
-    if head_width % 2:
-        keys.wrong.append(f"head_dim is {head_width}, which has no halves to rotate")
-    keys.only("hidden_act", "silu")
-    keys.only("partial_rotary_factor", 1.0)
-    for name in _NOT_MATHS:
-        keys.take(name)
-    epsilon = defaults.get("rms_norm_eps", 1e-6)
-    return {
-        "width": width,
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_width": head_width,
-        "mlp_width": count("intermediate_size"),
-        "num_layers": count("num_hidden_layers", 1),
-        "norm_epsilon": keys.number("rms_norm_eps", default=epsilon),
-        "rope": _rope(keys, values, head_width),
-        "dtype": jnp.dtype(dtype).name,
-    }
-
-
-def _rope(keys: Keys, values: Mapping[str, Any], head_width: int) -> RoPE:
-    """The head's own rotary positions, never its target's; newer files say them twice,
-    and must say the same.
-    """
-    new, old = (
-        table if isinstance(table := values.get(name), dict) else None
-        for name in ("rope_parameters", "rope_scaling")
-    )
-    bases = [values.get("rope_theta")]
-    bases += [table.get("rope_theta") for table in (new, old) if table is not None]
-    bases = [base for base in bases if base is not None]
-    if not bases:
-        warnings.warn(
-            "the head's configuration has no rope_theta, so it is 10000, as in its "
-            "authors' code, whatever the target's is",
-            stacklevel=6,
-        )
-    if len(set(map(str, bases))) > 1:
-        keys.wrong.append(f"rope_theta is said to be {' and '.join(map(str, bases))}")
-    if new is not None and old is not None and _rule(new) != _rule(old):
-        keys.wrong.append("rope_parameters and rope_scaling say different things")
-    return rope_of(keys, head_width)
-
-
-def _rule(table: dict[str, Any]) -> dict[str, Any]:
-    """A table of rotary positions without its base, in the newer spelling."""
-    rest = {k: v for k, v in table.items() if k not in ("rope_theta", "type")}
-    return {"rope_type": table.get("type", "default")} | rest
 
 
 def _switches(folder: Folder, keys: Keys, vocab_size: int) -> dict[str, Any]:
@@ -240,27 +161,6 @@ def _switches(folder: Folder, keys: Keys, vocab_size: int) -> dict[str, Any]:
         "norm_each_tap": max(1, taps) if does_norm_each else 0,
         "norm_before_residual": keys.flag("norm_before_residual", default=False),
     }
-
-
-def _target_width(keys: Keys) -> int | None:
-    width = keys.take("target_hidden_size")
-    return (
-        None
-        if width is None
-        else Keys({"target_hidden_size": width}, keys.wrong).count("target_hidden_size")
-    )
-
-
-def _layers(keys: Keys) -> list[int] | None:
-    name = "eagle_aux_hidden_state_layer_ids"
-    layers = keys.take(name)
-    is_list = isinstance(layers, list) and all(
-        isinstance(layer, int) and not isinstance(layer, bool) for layer in layers
-    )
-    if layers is None or is_list:
-        return layers
-    keys.wrong.append(f"{name} is {layers!r}, not a list of layers")
-    return None
 
 
 def _no_window(keys: Keys) -> None:

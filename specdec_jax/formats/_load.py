@@ -9,29 +9,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Int, PyTree
 
 from specdec_jax import _sharding
+from specdec_jax._best_first import MarginalTree
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._types import Target
-from specdec_jax.drafters import Eagle, Eagle3
+from specdec_jax.drafters import DFlash, DSpark, Eagle, Eagle3
 from specdec_jax.formats import _taps
+from specdec_jax.formats._block_load import load_block_drafter
+from specdec_jax.formats._block_words import is_block
 from specdec_jax.formats._config import Said, said_by
-from specdec_jax.formats._vocabulary import known_ids
+from specdec_jax.formats._own import dtype_of, has_own_embedding
+from specdec_jax.formats._vocabulary import ids_in
 from specdec_jax.formats._words import (
     EMBEDDING,
     FUSION,
-    HEAD,
     KNOWN,
     OFFSETS,
     first_layer_in,
     tensor_name,
 )
 from specdec_jax.io import Folder, ParamPath, open_folder, read_params
-from specdec_jax.nn import Eagle3Config
+from specdec_jax.nn import Eagle3Config, Layout
 
 _TOKENS = "tokens"  # see Eagle3
-_ROWS = 4096  # of an embedding that are compared at once
 
 
 def load_drafter(
@@ -39,41 +41,58 @@ def load_drafter(
     target: Target,
     target_params: PyTree,
     *,
-    tree: StaticTree | GrownTree | None = None,
+    tree: StaticTree | GrownTree | MarginalTree | None = None,
     taps: tuple[int | str, ...] | None = None,
+    layout: Layout | None = None,
     dtype: DTypeLike | None = None,
-) -> tuple[Eagle | Eagle3, PyTree]:
-    """A published head and its parameters, on the target's mesh: of EAGLE's authors, of
-    EAGLE-3's, of SpecForge, or of vLLM's speculators, which the folder says itself.
+) -> tuple[Eagle | Eagle3 | DFlash | DSpark, PyTree]:
+    """A published drafter and its parameters, on the target's mesh: a head of EAGLE's
+    authors, of EAGLE-3's, of SpecForge, or of vLLM's speculators; a DFlash or a DSpark
+    of z-lab, SpecForge, DeepSpec or speculators. The folder says itself which it is.
 
-    The head keeps rotary positions of its own (`rope_theta` of its config.json; where
-    that is missing 10000, with a warning). An embedding in the folder that is the
-    target's is left out, and shared.
+    It keeps rotary positions of its own (`rope_theta` of its config.json; where that is
+    missing 10000, with a warning). An embedding in the folder that is the target's is
+    left out, and shared; so is the output layer of a DFlash or a DSpark. A block stays
+    as wide as it was trained: for fewer drafts replace the drafter's `drafts`.
 
     Args:
         path: a folder with config.json, and model.safetensors or pytorch_model.bin.
         target: which it was made for.
         target_params: the target's.
-        tree: see `Eagle`; a `StaticTree` as EAGLE's unless given.
-        taps: of an EAGLE-3 head, where the folder does not say which, or wrongly: see
-            `Eagle3`. Without either, those of its authors.
-        dtype: of the head; that of the target's embedding unless given.
+        tree: see `Eagle`; a `StaticTree` as EAGLE's unless given. See `DFlash`; none
+            unless given.
+        taps: of an EAGLE-3 head, a DFlash or a DSpark, where the folder does not say
+            which, or wrongly: see `Eagle3`. Without either, those of its authors.
+        layout: of a DFlash or a DSpark, where the folder does not say which, or
+            wrongly (`check_layout` tells).
+        dtype: of the drafter; that of the target's embedding unless given.
 
     Raises:
-        ValueError: the head was made for another target; keys of config.json or tensors
-            are missing, left over, or not understood (all of them are listed); which
-            tokens it knows is said nowhere, or in two ways.
+        ValueError: it was made for another target, or is of a kind that is not
+            supported; keys of config.json or tensors are missing, left over, or not
+            understood (all of them are listed); which tokens it knows is said nowhere,
+            or in two ways.
         OSError: there is no such folder, or it lacks config.json or weights.
         ImportError: it is pickled, and the package `torch` is missing.
     """
     folder = open_folder(path)
     if dtype is None:
-        dtype = _embedded(target, target_params, np.zeros(1, np.int32)).dtype
+        dtype = dtype_of(target, target_params)
+    if is_block(folder):
+        if isinstance(tree, StaticTree | GrownTree):
+            raise ValueError(
+                f"{folder.path}: a drafter of blocks takes a MarginalTree or none, not "
+                f"{tree}"
+            )
+        how: dict[str, Any] = {"taps": taps, "layout": layout, "dtype": dtype}
+        return load_block_drafter(folder, target, target_params, tree=tree, **how)
     said = said_by(folder, dtype=dtype)
     try:
         _check_target(said, folder, target)
+        if layout is not None or isinstance(tree, MarginalTree):
+            raise ValueError("an EAGLE head has neither slots with a layout nor laws")
         config = dataclasses.replace(
-            said.config, own_embedding=_has_own(folder, target, target_params)
+            said.config, own_embedding=has_own_embedding(folder, target, target_params)
         )
         tree = StaticTree() if tree is None else tree
         if not isinstance(config, Eagle3Config):
@@ -87,7 +106,10 @@ def load_drafter(
             taps = _taps.check_taps(chosen, count=count, num_layers=num_layers)
             drafter = Eagle3(config, tree, taps=taps)
         drafter.check(target)
-        ids = _ids(folder, config, target)
+        ids = None
+        if isinstance(config, Eagle3Config):
+            size = config.draft_vocab_size or target.vocab_size
+            ids = ids_in(folder, size=size, vocab_size=target.vocab_size)
     except ValueError as error:
         raise ValueError(f"{folder.path}: {error}") from None
     return drafter, _read(folder, drafter, target, target_params, ids)
@@ -168,49 +190,3 @@ def _chosen_taps(
             f"it reads {count} taps, and does not say of which layers: pass taps"
         )
     return _taps.usual_taps(num_layers)
-
-
-def _ids(folder: Folder, config: Any, target: Target) -> Int[np.ndarray, " W"] | None:
-    if not isinstance(config, Eagle3Config):
-        return None
-    offsets, known = (
-        folder.read_integers(name) if name in folder.tensors else None
-        for name in (OFFSETS, KNOWN)
-    )
-    size = config.draft_vocab_size or target.vocab_size
-    if (head := folder.tensors.get(HEAD)) is not None and head.shape[0] != size:
-        raise ValueError(
-            f"{HEAD} has {head.shape[0]} rows, but draft_vocab_size is {size}"
-        )
-    return known_ids(
-        offsets,
-        None if known is None else known.astype(bool),
-        size=size,
-        vocab_size=target.vocab_size,
-    )
-
-
-def _has_own(folder: Folder, target: Target, target_params: PyTree) -> bool:
-    """Whether the folder brings an embedding that is not the target's."""
-    stored = folder.tensors.get(EMBEDDING)
-    if stored is None:
-        return False
-    if stored.shape != (target.vocab_size, target.width):
-        return True
-    for start in range(0, target.vocab_size, _ROWS):
-        ids = np.arange(start, min(start + _ROWS, target.vocab_size), dtype=np.int32)
-        theirs = np.asarray(_embedded(target, target_params, ids))
-        ours = folder.read(EMBEDDING, index=(slice(start, start + len(ids)),))
-        # A copy may have been rounded to the dtype of the head, or ours of the target.
-        is_same = (ours == theirs.astype(ours.dtype)) | (
-            ours.astype(theirs.dtype) == theirs
-        )
-        if not is_same.all():
-            return True
-    return False
-
-
-def _embedded(
-    target: Target, target_params: PyTree, ids: Int[np.ndarray, " W"]
-) -> Array:
-    return target.embed(target_params, jnp.asarray(ids)[None])[0]

@@ -9,6 +9,7 @@ from specdec_jax.formats._words import Format
 from specdec_jax.nn import EagleConfig, rope_keys
 
 _VERSION = "0.9.0"  # of speculators, whose keys these are
+_OF_BLOCKS = ("zlab", "deepspec")
 _DEFAULT_STEPS = 3  # that others draft with a head, unless told otherwise
 
 
@@ -39,7 +40,7 @@ def _unsayable(
     drafter: Eagle | Eagle3, target: Target, format: Format, verifier: str | None
 ) -> list[str]:
     config, num_layers = drafter.config, target.num_layers
-    if isinstance(drafter, Eagle) != (format == "eagle"):
+    if isinstance(drafter, Eagle) != (format == "eagle") or format in _OF_BLOCKS:
         return [f"it is {type(drafter).__name__}"]
     is_nested = format == "speculators"
     missing = {

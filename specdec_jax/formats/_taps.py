@@ -85,3 +85,11 @@ def check_taps(
                 f"{num_layers - 1} (and -1, the embedding, and 'final')"
             )
     return taps
+
+
+def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """Those of DFlash's authors: from the second layer to the last but two, evenly."""
+    if count == 1:
+        return (num_layers // 2,)
+    span, gaps = num_layers - 4, count - 1
+    return tuple(round(1 + i * span / gaps) for i in range(count))

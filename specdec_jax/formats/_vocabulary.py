@@ -5,6 +5,34 @@ t2d, for each of the target's whether it is known.
 import numpy as np
 from jaxtyping import Bool, Int
 
+from specdec_jax.formats._words import HEAD, KNOWN, OFFSETS
+from specdec_jax.io import Folder
+
+
+def ids_in(
+    folder: Folder, *, size: int, vocab_size: int
+) -> Int[np.ndarray, " W"] | None:
+    """The target's ids of the `size` tokens that the drafter in a folder knows; None
+    where it knows all of them.
+
+    Raises:
+        ValueError: as `known_ids`, or its output layer knows another number of them.
+    """
+    offsets, known = (
+        folder.read_integers(name) if name in folder.tensors else None
+        for name in (OFFSETS, KNOWN)
+    )
+    if (head := folder.tensors.get(HEAD)) is not None and head.shape[0] != size:
+        raise ValueError(
+            f"{HEAD} has {head.shape[0]} rows, but draft_vocab_size is {size}"
+        )
+    return known_ids(
+        offsets,
+        None if known is None else known.astype(bool),
+        size=size,
+        vocab_size=vocab_size,
+    )
+
 
 def known_ids(
     offsets: Int[np.ndarray, " W"] | None,

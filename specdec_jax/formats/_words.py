@@ -1,10 +1,10 @@
-"""Which formats there are, and what they call the parameters of a head."""
+"""Which formats there are, and what they call the parameters of a drafter."""
 
 from typing import Literal, get_args
 
 from specdec_jax.io import LAYER_NAMES, Folder, ParamPath
 
-Format = Literal["eagle", "eagle3", "specforge", "speculators"]
+Format = Literal["eagle", "eagle3", "specforge", "speculators", "zlab", "deepspec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 _TOP = {

@@ -19,6 +19,7 @@ from specdec_jax.nn._experts import Experts as Experts
 from specdec_jax.nn._experts import ExpertsConfig as ExpertsConfig
 from specdec_jax.nn._injected import InjectedBody as InjectedBody
 from specdec_jax.nn._injected import InjectedConfig as InjectedConfig
+from specdec_jax.nn._injected import Layout as Layout
 from specdec_jax.nn._layers import MLP as MLP
 from specdec_jax.nn._layers import Linear as Linear
 from specdec_jax.nn._layers import Llama3Stretch as Llama3Stretch

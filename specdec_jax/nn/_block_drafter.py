@@ -285,6 +285,9 @@ class BlockDrafter(abc.ABC):
             scale: float | None = None,
         ) -> Array:
             mask = jnp.broadcast_to(config.sees(layer), (batch, size, size))
+            at = depths
+            if config.anchored_windows and window is not None:
+                at, window = jnp.zeros_like(depths), window + 1
             return attention(
                 query,
                 state.keys[layer],
@@ -293,7 +296,7 @@ class BlockDrafter(abc.ABC):
                 key.swapaxes(1, 2),
                 value.swapaxes(1, 2),
                 mask,
-                depths,
+                at,
                 window=window,
                 scale=scale,
             )

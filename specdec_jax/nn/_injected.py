@@ -35,6 +35,9 @@ class InjectedConfig:
         rope: its own: published bodies do not inherit their target's.
         windows: how many positions each layer sees, itself included (None: all); empty
             where none has a window.
+        anchored_windows: a window is so many positions before the anchor, and the
+            whole block, for every slot (as speculators trains), instead of so many
+            before the slot, itself included, and no further ahead (as z-lab does).
         causal: which layers see no later slot of the block; empty where none is.
         own_embedding: it has a table of tokens of its own (`params["embedding"]`, "V
             D"), instead of the target's.
@@ -60,6 +63,7 @@ class InjectedConfig:
     attention_bias: bool = False
     query_key_norm: bool = True
     windows: tuple[int | None, ...] = ()
+    anchored_windows: bool = False
     causal: tuple[bool, ...] = ()
     own_embedding: bool = False
     own_head: bool = False
@@ -84,6 +88,8 @@ class InjectedConfig:
                 raise ValueError(
                     f"{name} speaks of {found} layers; there are {self.num_layers}"
                 )
+        if self.anchored_windows and not any(self.windows):
+            raise ValueError("no layer has a window, so none is anchored")
         if self.draft_vocab_size is not None and not self.own_head:
             raise ValueError("a draft vocabulary needs an output layer of its own")
         if self.confidence == "state and markov" and self.markov is None:
@@ -99,9 +105,13 @@ class InjectedConfig:
 
     def sees(self, layer: int) -> Bool[Array, "C C"]:
         """Which slots of the block each slot sees in a layer."""
-        every = jnp.ones((self.block_size, self.block_size), jnp.bool_)
-        is_causal = bool(self.causal) and self.causal[layer]
-        return jnp.tril(every) if is_causal else every
+        seen = jnp.ones((self.block_size, self.block_size), jnp.bool_)
+        if self.causal and self.causal[layer]:
+            return jnp.tril(seen)
+        window = self.windows[layer] if self.windows else None
+        if window is None or self.anchored_windows:
+            return seen
+        return jnp.tril(seen, window - 1)
 
 
 class InjectedLayer(nnx.Module):
