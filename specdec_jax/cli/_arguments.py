@@ -350,10 +350,12 @@ class Export:
     ] = None
     """Of the run."""
     format: Annotated[
-        Literal["eagle", "eagle3", "specforge", "speculators"] | None,
-        _optional("{eagle,eagle3,specforge,speculators}", "the authors'"),
+        Literal["eagle", "eagle3", "zlab", "deepspec", "specforge", "speculators"]
+        | None,
+        _optional("{eagle,eagle3,zlab,deepspec,specforge,speculators}", "the authors'"),
     ] = None
-    """The authors' own, SpecForge's, or that of vLLM's speculators."""
+    """The authors' own (zlab: of DFlash, deepspec: of DSpark), SpecForge's, or that of
+    vLLM's speculators."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the weights."""
     debug: Switch = False

@@ -11,6 +11,7 @@ from specdec_jax.cli._arguments import Export, ModelOptions
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens
 from specdec_jax.cli._train import read_recipe
+from specdec_jax.formats import Format
 
 _FILES = ("config.json", "model.safetensors")
 
@@ -25,8 +26,7 @@ def export(command: Export, screens: Screens) -> int:
     run = command.run or Path("runs") / command.file.resolve().parent.name
     model = load(ModelOptions(recipe.target, recipe.dtype), screens)
     fitted = training.load_best(recipe, model.target, run)
-    usual = "eagle3" if isinstance(fitted.drafter, sd.Eagle3) else "eagle"
-    format = command.format or usual
+    format = command.format or _usual(fitted.drafter)
     with tempfile.TemporaryDirectory(dir=command.output.parent) as folder:
         sd.save_drafter(
             Path(folder) / "head",
@@ -44,3 +44,15 @@ def export(command: Export, screens: Screens) -> int:
         f"τ {fitted.tau:.3f} at step {fitted.step}: {command.output}", soft_wrap=True
     )
     return 0
+
+
+def _usual(drafter: object) -> Format:
+    """The format of those who invented it."""
+    match drafter:
+        case sd.Eagle3():
+            return "eagle3"
+        case sd.DFlash():
+            return "zlab"
+        case sd.DSpark():
+            return "deepspec"
+    return "eagle"

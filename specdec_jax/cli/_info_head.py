@@ -9,7 +9,7 @@ from rich.text import Text
 from specdec_jax import formats
 from specdec_jax.cli._show import Screens, plain_table
 from specdec_jax.io import Folder, open_folder
-from specdec_jax.nn import Eagle3Config
+from specdec_jax.nn import Eagle3Config, EagleConfig, InjectedConfig
 
 
 def head_folder(name: str) -> Folder | None:
@@ -37,6 +37,40 @@ def info_head(folder: Folder, screens: Screens, *, is_json: bool) -> int:
 
 
 def _facts(folder: Folder) -> dict[str, object]:
+    facts = _block_facts(folder) if formats.is_block(folder) else _eagle_facts(folder)
+    facts["parameters"] = sum(
+        math.prod(tensor.shape)
+        for name, tensor in folder.tensors.items()
+        if name not in (formats.OFFSETS, formats.KNOWN)
+    )
+    return facts
+
+
+def _block_facts(folder: Folder) -> dict[str, object]:
+    said = formats.block_said_by(folder, dtype="bfloat16")
+    config = said.config
+    is_spark = config.markov is not None or config.confidence != "none"
+    facts: dict[str, object] = {
+        "head_of": "DSpark" if is_spark else "DFlash",
+        "target_width": said.target_width or config.width,
+        "target_vocabulary": said.vocab_size,
+        "vocabulary": config.draft_vocab_size or said.vocab_size,
+        "taps_after_layers": _taps(said),
+        "block": config.block_size,
+        "drafts": config.num_drafts,
+        "mask_id": config.mask_id,
+    }
+    if config.markov is not None:
+        facts |= {"markov": config.markov.kind, "markov_rank": config.markov.rank}
+    if is_spark:
+        facts["confidence"] = config.confidence
+    facts |= _sizes(config, folder)
+    if any(config.windows):
+        facts["windows"] = [x or 0 for x in config.windows]
+    return facts
+
+
+def _eagle_facts(folder: Folder) -> dict[str, object]:
     said = formats.said_by(folder, dtype="bfloat16")
     config = said.config
     is_third = isinstance(config, Eagle3Config)
@@ -47,10 +81,21 @@ def _facts(folder: Folder) -> dict[str, object]:
     }
     if isinstance(config, Eagle3Config):
         facts["vocabulary"] = config.draft_vocab_size or said.vocab_size
-        facts["taps_after_layers"] = said.outputs or (
-            None if said.boundaries is None else [x - 1 for x in said.boundaries]
-        )
-    facts |= {
+        facts["taps_after_layers"] = _taps(said)
+    facts |= _sizes(config, folder)
+    if config.window is not None:
+        facts["window"] = config.window
+    return facts
+
+
+def _taps(said: formats.Said | formats.BlockSaid) -> list[int] | None:
+    if said.outputs or said.boundaries is None:
+        return said.outputs
+    return [x - 1 for x in said.boundaries]
+
+
+def _sizes(config: EagleConfig | InjectedConfig, folder: Folder) -> dict[str, object]:
+    return {
         "layers": config.num_layers,
         "width": config.width,
         "query_heads": config.num_heads,
@@ -60,14 +105,6 @@ def _facts(folder: Folder) -> dict[str, object]:
         "rotary_base": config.rope.base,
         "brings_embedding": formats.EMBEDDING in folder.tensors,
     }
-    if config.window is not None:
-        facts["window"] = config.window
-    facts["parameters"] = sum(
-        math.prod(tensor.shape)
-        for name, tensor in folder.tensors.items()
-        if name not in (formats.OFFSETS, formats.KNOWN)
-    )
-    return facts
 
 
 def _said(value: object) -> str:

@@ -52,7 +52,10 @@ def block_states(
             is_before[:, :, None, :], (batch, blocks, slots, is_before.shape[2])
         )
         own = config.sees(layer)
-        if window is not None:
+        if window is not None and config.anchored_windows:
+            ahead = start[:, :, None] - positions[:, None, :]
+            context = context & (ahead <= window)[:, :, None]
+        elif window is not None:
             ahead = at[:, :, :, None] - positions[:, None, None, :]
             context = context & (ahead < window)
             steps = jnp.arange(slots, dtype=jnp.int32)

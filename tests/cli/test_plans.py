@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import blocks
 import pytest
 from folders import (
     FAMILIES,
@@ -290,6 +291,19 @@ def test_info_of_a_head(run, tmp_path):
         "info", str(write_folder(tmp_path / "b", *published("eagle3")))
     )
     assert re.search("not said: those of the authors", out)
+
+
+@pytest.mark.parametrize("name", blocks.PUBLISHED)
+def test_info_of_a_block_drafter(run, tmp_path, name):
+    path = blocks.write(tmp_path / "head", name)
+    status, out, err = run("info", str(path), "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    drafter, _ = sd.load_drafter(path, blocks.TARGET, blocks.WEIGHTS)
+    assert found["head_of"] == type(drafter).__name__
+    assert found["drafts"] == drafter.max_depth
+    assert found["taps_after_layers"] in (None, list(drafter.taps))
+    assert run("info", str(path))[0] == 0
 
 
 def test_info_refuses(run):

@@ -29,6 +29,13 @@ WINDOWED = dataclasses.replace(
         DFLASH.config, windows=(4, None), causal=(True, False), query_key_norm=False
     ),
 )
+NARROW = dataclasses.replace(
+    DFLASH, config=dataclasses.replace(DFLASH.config, windows=(2, 3))
+)
+ANCHORED = dataclasses.replace(
+    DFLASH,
+    config=dataclasses.replace(DFLASH.config, windows=(2, 5), anchored_windows=True),
+)
 RNN = dataclasses.replace(
     DSPARK,
     config=dataclasses.replace(
@@ -42,6 +49,8 @@ FEW = dataclasses.replace(
 DRAFTERS: dict[str, Any] = {
     "dflash": DFLASH,
     "dflash, windows": WINDOWED,
+    "dflash, narrow windows": NARROW,
+    "dflash, anchored windows": ANCHORED,
     "dspark": DSPARK,
     "dspark, rnn": RNN,
     "dspark, few tokens": FEW,
