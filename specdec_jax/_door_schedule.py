@@ -44,7 +44,7 @@ def check_schedule(
             f'{drafter} draws a tree, and under rule "{rule}" confidence may prune '
             'chains, and trees of kind "points" only: use FixedWidth'
         )
-    if schedule.needs_confidence and not _reports_confidence(target, params, drafter):
+    if schedule.needs_confidence and not reports_confidence(target, params, drafter):
         raise ValueError(
             f"{type(schedule).__name__} decides by the confidence of a draft, and "
             f"{drafter} reports none: use FixedWidth, or a drafter that does"
@@ -90,7 +90,8 @@ def profiles(program: Program, request: Request) -> list[Profile]:
     ]
 
 
-def _reports_confidence(target: Target, params: Params, drafter: Drafter) -> bool:
+def reports_confidence(target: Target, params: Params, drafter: Drafter) -> bool:
+    """Whether the drafter's drafts say how likely they are."""
     draft = jax.eval_shape(functools.partial(_draft_once, target, drafter), params)
     return draft.confidence is not None
 
