@@ -147,10 +147,10 @@ def _verify_draft(
             jax.tree.map(lambda x: jnp.pad(x, missing), output.pending),
         )
 
-    if planned.index is None:
+    if planned.chosen is None:
         return verify(num_nodes)
     branches = [functools.partial(verify, width) for width in planned.widths]
-    return jax.lax.switch(planned.index, branches)
+    return jax.lax.switch(planned.chosen, branches)
 
 
 def _decide(

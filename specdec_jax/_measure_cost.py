@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -152,8 +152,8 @@ class _Forced:
     """Always this width; 0 is a step without a draft."""
 
     width: int
-    anticipates: ClassVar[bool] = False
-    needs_confidence: ClassVar[bool] = False
+    anticipates: bool = dataclasses.field(default=False, init=False)
+    needs_confidence: bool = dataclasses.field(default=False, init=False)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from specdec_jax._types import Draft
 class Choice(NamedTuple):
     """What of one draft is verified."""
 
-    index: Int[Array, ""]  # into the schedule's widths
+    chosen: Int[Array, ""]  # into the schedule's widths
     # Closed under parents. Nodes at or beyond the width are left out all the same.
     valid: Bool[Array, "B N"]
     state: PyTree

@@ -17,16 +17,16 @@ class Planned(NamedTuple):
     draft: Draft
     drafter: PyTree  # the drafter's state after it
     widths: tuple[int, ...]  # that the program is compiled for
-    index: Int[Array, ""] | None  # into them; None where there is one only
+    chosen: Int[Array, ""] | None  # into them; None where there is one only
     has_drafted: Bool[Array, ""] | None
     schedule: PyTree
 
     @property
     def width(self) -> Int[Array, ""] | None:
         """Nodes that are read of each row; None where that is no choice."""
-        if self.index is None:
+        if self.chosen is None:
             return None
-        return jnp.asarray(self.widths, jnp.int32)[self.index]
+        return jnp.asarray(self.widths, jnp.int32)[self.chosen]
 
 
 def plan(
@@ -53,7 +53,7 @@ def plan(
         draft, after = propose()
         choice = schedule.choose(run.schedule, draft, is_running)
         draft = draft._replace(valid=draft.valid & choice.valid)
-        return draft, after, choice.index, choice.state
+        return draft, after, choice.chosen, choice.state
 
     def passed() -> tuple[Draft, PyTree, Int[Array, ""], PyTree]:
         like = jax.eval_shape(drafted)[0]
@@ -71,10 +71,14 @@ def plan(
 
 def learn(program: Program, planned: Planned, length: Int[Array, " B"]) -> PyTree:
     """The schedule's state after a step that emitted so many tokens per row."""
-    if program.schedule is None or planned.index is None or planned.has_drafted is None:
+    if (
+        program.schedule is None
+        or planned.chosen is None
+        or planned.has_drafted is None
+    ):
         return None
     return program.schedule.after(
-        planned.schedule, planned.has_drafted, planned.index, length
+        planned.schedule, planned.has_drafted, planned.chosen, length
     )
 
 

@@ -69,7 +69,7 @@ def init_stats(batch: int, size: int, *, num_nodes: int | None = None) -> Stats:
 
     by_depth = [zeros(batch, size) for _ in range(3)]
     widths = None if num_nodes is None else zeros(batch, num_nodes)
-    return Stats(zeros(batch), zeros(batch), *by_depth, widths)
+    return Stats(zeros(batch), zeros(batch), *by_depth, widths=widths)
 
 
 def record(

@@ -18,7 +18,7 @@ class Text(NamedTuple):
     """Of the committed tokens, in `Toy`'s terms."""
 
     total: Int[Array, " B"]
-    count: Int[Array, " B"]
+    known: Int[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Confident:
 
     def draft(self, target, params, state, root, sampler) -> tuple[Draft, Text]:
         contexts = self.toy.num_contexts
-        total = state.total + (state.count + 1) * (root + 1)
+        total = state.total + (state.known + 1) * (root + 1)
         path = jnp.full((len(root), 1, self.num_nodes), -1, jnp.int32)
         path = path.at[:, 0, 0].set(root)
         tokens, laws, confidence = [root], [], [jnp.ones(len(root), jnp.float32)]
@@ -71,7 +71,7 @@ class Confident:
                 token = _sampling.sample(law, noise)[0]
             tokens.append(token)
             path = path.at[:, 0, slot + 1].set(token)
-            total = total + (state.count + slot + 2) * (token + 1)
+            total = total + (state.known + slot + 2) * (token + 1)
         parents = _tree.chain(len(root), self.num_nodes)
         proposal = None
         if laws:
@@ -84,10 +84,10 @@ class Confident:
 
     def update(self, target, params, state, accepted) -> Text:
         steps = jnp.arange(accepted.tokens.shape[1], dtype=jnp.int32)[None, :]
-        terms = (state.count[:, None] + steps + 1) * (accepted.tokens + 1)
+        terms = (state.known[:, None] + steps + 1) * (accepted.tokens + 1)
         is_new = steps < accepted.length[:, None]
         total = state.total + jnp.where(is_new, terms, 0).sum(1, dtype=jnp.int32)
-        return Text(total % self.toy.num_contexts, state.count + accepted.length)
+        return Text(total % self.toy.num_contexts, state.known + accepted.length)
 
 
 def tables(logits: Any, confidence: Any) -> dict[str, jax.Array]:

@@ -126,7 +126,7 @@ def lengths(schedule: Schedule, state: Any, draft: Any) -> np.ndarray:
     def one(draft: Any) -> tuple[jax.Array, jax.Array]:
         batch = draft.tokens.shape[0]
         choice = schedule.choose(state, draft, jnp.ones(batch, jnp.bool_))
-        return choice.index, choice.valid
+        return choice.chosen, choice.valid
 
     index, valid = map(np.asarray, jax.jit(jax.vmap(one))(draft))
     nodes = np.arange(valid.shape[-1])

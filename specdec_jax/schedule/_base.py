@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -38,8 +38,8 @@ class Costed(abc.ABC):
     widths: tuple[int, ...] = ()
     calibration: Calibration | None = None
     switch: Switch = Switch()
-    anticipates: ClassVar[bool] = False
-    needs_confidence: ClassVar[bool] = True
+    anticipates: bool = dataclasses.field(default=False, init=False)
+    needs_confidence: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self):
         object.__setattr__(self, "widths", tuple(self.widths) or self.cost.widths)

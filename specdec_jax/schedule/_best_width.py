@@ -1,7 +1,6 @@
 """The width of most tokens a second, by what this draft says of itself."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -20,7 +19,7 @@ class BestWidth(Costed):
     a confidence deep in the draft gives away the tokens above it; there it is refused.
     """
 
-    anticipates: ClassVar[bool] = True
+    anticipates: bool = dataclasses.field(default=True, init=False)
 
     def choose(
         self, state: CostedState, draft: Draft, is_running: Bool[Array, " B"]

@@ -1,7 +1,7 @@
 """The same width in every step."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
@@ -26,8 +26,8 @@ class FixedWidth:
     width: int
     cost: CostTable | None = None
     switch: Switch = Switch()
-    anticipates: ClassVar[bool] = False
-    needs_confidence: ClassVar[bool] = False
+    anticipates: bool = dataclasses.field(default=False, init=False)
+    needs_confidence: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):
         if self.width < 1:

@@ -18,7 +18,7 @@ class Lagged(NamedTuple):
     """The survival of earlier drafts, the oldest first, and the width in use."""
 
     past: tuple[Float[Array, "B N"], ...]
-    index: Int[Array, ""]
+    chosen: Int[Array, ""]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LaggedBudget(Costed):
                 jnp.where(has_drafted, old, new)
                 for old, new in zip(own.past, anew.past, strict=True)
             ),
-            jnp.where(has_drafted, own.index, anew.index),
+            jnp.where(has_drafted, own.chosen, anew.chosen),
         )
 
     def choose(
@@ -80,8 +80,8 @@ class LaggedBudget(Costed):
         tokens = tokens_by_width(own.past[0], is_running, self.widths)
         rate = tokens / self.seconds(draft.tokens.shape[0])
         best = rate.argmax().astype(jnp.int32)
-        is_better = rate[best] > (1 + self.hysteresis) * rate[own.index]
-        index = jnp.where(is_better, best, own.index)
+        is_better = rate[best] > (1 + self.hysteresis) * rate[own.chosen]
+        index = jnp.where(is_better, best, own.chosen)
         width = jnp.asarray(self.widths, jnp.int32)[index]
         own = Lagged((*own.past[1:], self.survival(draft, is_running)), index)
         return Choice(index, within(draft, width), CostedState(state.switch, own))

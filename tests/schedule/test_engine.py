@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,13 @@ def generate(params, schedule, call=sd.generate, **options):
     return call(TOY, sd.Params(TABLE, params), drafter, PROMPTS, **options)
 
 
+def widths_of(generation: sd.Generation) -> np.ndarray:
+    """Of each row, how many steps verified 1, 2, … nodes."""
+    widths = generation.stats.widths
+    assert widths is not None
+    return np.asarray(widths)
+
+
 @functools.cache
 def expected():
     plain = sd.generate(TOY, sd.Params(TABLE), sd.Plain(), PROMPTS, sampling=SAMPLING)
@@ -59,7 +67,7 @@ def test_same_seed_same_tokens(name, params):
     """Whatever is drafted, verified, or switched off and on."""
     generation = generate(params, SCHEDULES[name])
     assert [row.tolist() for row in generation.tokens] == expected()
-    widths = generation.stats.widths
+    widths = widths_of(generation)
     np.testing.assert_array_equal(widths.sum(1), generation.stats.steps)
     unused = [w - 1 for w in range(1, N + 1) if w not in SCHEDULES[name].widths]
     assert not widths[:, unused].any()
@@ -67,7 +75,7 @@ def test_same_seed_same_tokens(name, params):
 
 def test_every_kind_of_step_was_there():
     """Or the test above would not say what it says."""
-    width = generate(GOOD, SCHEDULES["best width"]).stats.widths.sum(0)
+    width = widths_of(generate(GOOD, SCHEDULES["best width"])).sum(0)
     assert (width > 0).sum() > 2, width
     ragged = generate(GOOD, SCHEDULES["early stop, rows by themselves"]).stats
     filled = generate(GOOD, SCHEDULES["early stop"]).stats
@@ -96,9 +104,9 @@ def test_speculation_that_loses_is_switched_off_and_tried_again():
 
 def test_speculation_that_wins_is_left_on():
     self = tables(TABLE["logits"], np.ones(TOY.num_contexts))
-    stats = generate(self, LaggedBudget(COST)).stats
-    assert stats.widths[:, :-1].sum() == 0
-    assert stats.acceptance_length() > 3.5
+    generation = generate(self, LaggedBudget(COST))
+    assert widths_of(generation)[:, :-1].sum() == 0
+    assert generation.stats.acceptance_length() > 3.5
 
 
 def test_a_drafter_without_a_guess_is_read_at_width_1():
@@ -106,7 +114,7 @@ def test_a_drafter_without_a_guess_is_read_at_width_1():
     bare = generate((), None, drafter=ngram)
     generation = generate((), FixedWidth(N), drafter=ngram)
     assert [row.tolist() for row in generation.tokens] == expected()
-    assert set(np.flatnonzero(generation.stats.widths.sum(0))) == {0, N - 1}
+    assert set(np.flatnonzero(widths_of(generation).sum(0))) == {0, N - 1}
     np.testing.assert_array_equal(generation.stats.accepted, bare.stats.accepted)
 
 
@@ -142,21 +150,26 @@ def test_a_conversation_goes_on():
     assert second.stats.acceptance_length() > 3.5
 
 
+def size(program: Any) -> int:
+    """Executables of a jitted function."""
+    return program._cache_size()
+
+
 def test_one_program():
     """Widths, switching and what is drafted are data."""
     generate(GOOD, SCHEDULES["lagged"])
-    count = _generate.run_program._cache_size()
+    count = size(_generate.run_program)
     generate(BAD, SCHEDULES["lagged"])
     generate(GOOD, LaggedBudget(costs(1.0, 1.3, 1.6, 1.9, draft=0.2), switch=QUICK))
-    assert _generate.run_program._cache_size() == count
+    assert size(_generate.run_program) == count
     generate(GOOD, LaggedBudget(costs(1.0, 1.3, 1.6, 2.0, draft=0.2), switch=QUICK))
-    assert _generate.run_program._cache_size() == count + 1  # so the count can fail
+    assert size(_generate.run_program) == count + 1  # so the count can fail
     stream = generate(GOOD, SCHEDULES["early stop"], sd.stream)
     next(stream)
-    count = _generate._step._cache_size()
+    count = size(_generate._step)
     for _ in stream:
         pass
-    assert _generate._step._cache_size() == count
+    assert size(_generate._step) == count
 
 
 def test_ahead_of_time():
@@ -171,7 +184,7 @@ def test_ahead_of_time():
     )
     found = compiled(sd.Params(TABLE, GOOD), PROMPTS, sampling=SAMPLING)
     assert [row.tolist() for row in found.tokens] == expected()
-    assert found.stats.widths is not None
+    assert widths_of(found).sum() == found.stats.steps.sum()
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
@@ -203,7 +216,7 @@ def test_a_narrow_verification_is_a_wide_one_with_less_valid(rule):
 
 @pytest.mark.parametrize("noise", ["step", "position"])
 def test_a_lagged_budget_needs_noise_of_the_step(noise):
-    """One row, 20,000 times: its budget comes from the draft before, of the same
+    """One row, 8,000 times: its budget comes from the draft before, of the same
     positions in part. With noise of its own that says nothing about this draft; with
     noise of the position it does, and the law is another.
 
@@ -216,10 +229,10 @@ def test_a_lagged_budget_needs_noise_of_the_step(noise):
         def draft(self, target, params, state, root, sampler):
             draft, state = super().draft(target, params, state, root, sampler)
             last = jnp.where(draft.tokens[:, 2] == 0, 0.98, 0.02)
-            confidence = jnp.full_like(draft.confidence, 0.9).at[:, 3].set(last)
+            confidence = jnp.full(draft.tokens.shape, 0.9).at[:, 3].set(last)
             return draft._replace(confidence=confidence), state
 
-    toy, worlds = sd.Toy(vocab_size=2), 20_000
+    toy, worlds = sd.Toy(vocab_size=2), 8_000
     count = toy.num_contexts
     target = np.tile(np.log([0.8, 0.2]), (count, 1)).astype(np.float32)
     drafter = Telling(toy, 4, "iid", noise)
@@ -247,8 +260,9 @@ def test_a_lagged_budget_needs_noise_of_the_step(noise):
         keys = jax.random.key(seed)[None]
         request = call.request._replace(keys=keys)
         run = _run.begin(call.program, params, call.state, request)
-        for _ in range(4):
-            run = _loop.step(call.program, params, request, run)
+        run = jax.lax.fori_loop(
+            0, 4, lambda _, run: _loop.step(call.program, params, request, run), run
+        )
         return run.state.tokens[0, 1:5], run.stats.widths[0]
 
     tokens, widths = texts(jnp.arange(worlds, dtype=jnp.uint32))

@@ -93,7 +93,7 @@ def test_lagged_budget(rule, rows):
         schedule = LaggedBudget(jagged(seed))
         past = np.random.default_rng(seed).uniform(0.2, 1, (rows, 4)).cumprod(1)
         state = schedule.init(rows)
-        own = Lagged((jnp.asarray(past, jnp.float32),), state.own.index)
+        own = Lagged((jnp.asarray(past, jnp.float32),), state.own.chosen)
         state = CostedState(state.switch, own)
         which, draft = drafts_of(here, confidences(seed), TOY)
         length = lengths(schedule, state, draft)

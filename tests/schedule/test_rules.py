@@ -1,6 +1,7 @@
 """The rules by hand, and against all that could be chosen."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def chosen(schedule, draft, running=None, state=None):
     running = np.ones(batch, bool) if running is None else np.array(running)
     state = schedule.init(batch) if state is None else state
     choice = schedule.choose(state, draft, jnp.asarray(running))
-    width = schedule.widths[int(choice.index)]
+    width = schedule.widths[int(choice.chosen)]
     return width, np.asarray(choice.valid).astype(int).tolist(), choice.state
 
 
@@ -252,9 +253,10 @@ def test_the_switch():
     seen.clear()
     run(3, 5 + 3)
     assert seen == [0] * 4 + [1] * 4 and not state.is_on_trial
-    for bad in ({"trial": 0}, {"pause": 0}, {"decay": 0.0}, {"hysteresis": -1.0}):
+    bad: list[dict[str, Any]] = [{"trial": 0}, {"pause": 0}, {"decay": 0.0}]
+    for options in bad:
         with pytest.raises(ValueError):
-            Switch(**bad)
+            Switch(**options)
 
 
 def test_a_calibrated_schedule_uses_its_temperatures():
