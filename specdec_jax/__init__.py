@@ -18,6 +18,7 @@ from specdec_jax._generate import stream as stream
 from specdec_jax._grow import GrownTree as GrownTree
 from specdec_jax._grow import StaticTree as StaticTree
 from specdec_jax._measure_acceptance import measure_acceptance as measure_acceptance
+from specdec_jax._measure_cost import measure_cost as measure_cost
 from specdec_jax._options import Sampling as Sampling
 from specdec_jax._sharding import shard as shard
 from specdec_jax._state import copy as copy

@@ -18,6 +18,7 @@ from specdec_jax._door import (
 from specdec_jax._generate import Generation, finish, run_program
 from specdec_jax._options import Sampling, make_request
 from specdec_jax._run import Program, State
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._state import init_state
 from specdec_jax._types import Drafter, Params, Rule, Target
 
@@ -82,6 +83,7 @@ class Compiled:
             samples=1,
             logprobs=program.logprobs,
             state=state,
+            schedule=program.schedule,
         )
         if call.program.chunk and not program.chunk:
             raise ValueError(
@@ -110,6 +112,7 @@ def compile(
     sampling: Sampling | None = None,
     rule: Rule = "match",
     logprobs: Logprobs = None,
+    schedule: Schedule | None = None,
 ) -> Compiled:
     """Compile a whole generation ahead of time; nothing runs and nothing is allocated.
 
@@ -124,11 +127,16 @@ def compile(
         sampling: which options are on; their values may differ from call to call.
         rule: as for `generate`.
         logprobs: as for `generate`.
+        schedule: as for `generate`.
 
     Raises:
         ValueError: as `generate`.
     """
-    program = make_program(target, params, drafter, rule=rule, logprobs=logprobs)
+    program = make_program(
+        target, params, drafter, rule=rule, logprobs=logprobs, schedule=schedule
+    )
+    if schedule is not None:
+        jax.eval_shape(lambda: schedule.init(batch))
     slots = check_max_length(target, max_length)
     chunk = choose_chunk((max_prompt or slots) - 1, batch)
     program = dataclasses.replace(program, chunk=chunk)

@@ -13,8 +13,10 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from specdec_jax import _run, _sharding
+from specdec_jax._door_schedule import check_profile, check_schedule
 from specdec_jax._options import NO_LIMIT, Request, Sampling, make_request
 from specdec_jax._run import Program, State
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._state import check_unused, init_state, slots_for
 from specdec_jax._types import Drafter, Params, Rule, Target
 from specdec_jax.nn._features import FeatureDrafter
@@ -45,9 +47,12 @@ def prepare(
     samples: int,
     logprobs: Logprobs,
     state: State | None,
+    schedule: Schedule | None = None,
 ) -> Call:
     """Check a call and turn it into arrays; consumes `state`."""
-    program = make_program(target, params, drafter, rule=rule, logprobs=logprobs)
+    program = make_program(
+        target, params, drafter, rule=rule, logprobs=logprobs, schedule=schedule
+    )
     if samples < 1:
         raise ValueError(f"samples must be at least 1, not {samples}")
     rows = _check_prompts(prompts, target.vocab_size)
@@ -55,6 +60,9 @@ def prepare(
     request = make_request(
         sampling, batch=len(rows), vocab_size=target.vocab_size, samples=samples
     )
+    if schedule is not None:
+        jax.eval_shape(lambda: schedule.init(len(rows) * samples))
+        check_profile(program, request)
     limits = np.asarray(request.max_new_tokens)[::samples]
     _check_length(rows, limits, "model", target.max_length)
     if state is None:
@@ -88,7 +96,13 @@ def prepare(
 
 
 def make_program(
-    target: Target, params: Params, drafter: Drafter, *, rule: Rule, logprobs: Logprobs
+    target: Target,
+    params: Params,
+    drafter: Drafter,
+    *,
+    rule: Rule,
+    logprobs: Logprobs,
+    schedule: Schedule | None = None,
 ) -> Program:
     """The static part of a call; raises `ValueError` where its parts do not go
     together.
@@ -122,7 +136,10 @@ def make_program(
             f'{drafter} samples its drafts; rule "match" needs kind="points", which '
             'accepts more there (or use rule "rejection")'
         )
-    return Program(target, drafter, rule, logprobs, 0, _sharding.mesh_of(params))
+    if schedule is not None:
+        check_schedule(schedule, target, params, drafter, rule)
+    mesh = _sharding.mesh_of(params)
+    return Program(target, drafter, rule, logprobs, 0, mesh, schedule)
 
 
 def choose_chunk(unread: int, batch: int) -> int:

@@ -12,6 +12,7 @@ from specdec_jax import _loop, _run
 from specdec_jax._door import Logprobs, Prompts, prepare
 from specdec_jax._options import Request, Sampling
 from specdec_jax._run import Program, Run, State
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._sharding import to_host
 from specdec_jax._state import check_unused
 from specdec_jax._stats import Stats
@@ -63,6 +64,7 @@ def generate(
     samples: int = 1,
     logprobs: Logprobs = None,
     state: State | None = None,
+    schedule: Schedule | None = None,
     raise_on_failure: bool = True,
 ) -> Generation:
     """Continue each prompt with the target's own text, several tokens per forward.
@@ -82,6 +84,8 @@ def generate(
         logprobs: "model" for the log-probabilities of the model's own law, "sampled"
             for those of the law drawn from.
         state: of an earlier call, which this one consumes.
+        schedule: how much of each draft to verify, and whether to draft at all (see
+            `specdec_jax.schedule`); by default always, and everything.
         raise_on_failure: raise where a row ends with NaN logits or no token left.
 
     Returns:
@@ -102,6 +106,7 @@ def generate(
         samples=samples,
         logprobs=logprobs,
         state=state,
+        schedule=schedule,
     )
     run = run_program(call.program, params, call.state, call.request)
     return finish(run, raise_on_failure)
@@ -119,6 +124,7 @@ def stream(
     samples: int = 1,
     logprobs: Logprobs = None,
     state: State | None = None,
+    schedule: Schedule | None = None,
     raise_on_failure: bool = True,
 ) -> "Stream":
     """`generate`, one step at a time: iterate over what each step emits.
@@ -138,6 +144,7 @@ def stream(
         samples=samples,
         logprobs=logprobs,
         state=state,
+        schedule=schedule,
     )
     run = _begin(call.program, params, call.state, call.request)
     program = dataclasses.replace(call.program, chunk=0)  # a step reads no prompt
@@ -208,7 +215,7 @@ _step = functools.partial(jax.jit, static_argnames="program", donate_argnames="r
 
 def finish(run: Run, raise_on_failure: bool) -> Generation:
     small = run._replace(state=run.state._replace(cache=None, drafter=None))
-    host = to_host(small._replace(history=None, constraint=None))
+    host = to_host(small._replace(history=None, constraint=None, schedule=None))
     spans = [slice(*ends) for ends in zip(host.start, host.state.length, strict=True)]
 
     def pick(rows: Any) -> list[np.ndarray]:

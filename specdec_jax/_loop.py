@@ -1,12 +1,22 @@
 """One step: draft, forward, verify, cut, commit, update, emit."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec_jax import _cache, _sampling, _sharding, _stats, _stops, _tree, _verify
+from specdec_jax import (
+    _cache,
+    _sampling,
+    _scheduling,
+    _sharding,
+    _stats,
+    _stops,
+    _tree,
+    _verify,
+)
 from specdec_jax._options import Request
 from specdec_jax._run import (
     FULL,
@@ -42,11 +52,10 @@ def _step(program: Program, params: Params, request: Request, run: Run) -> Run:
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
     sampler = make_sampler(program, request, run)
     with jax.named_scope("draft"):
-        draft, drafter_state = drafter.draft(
-            target, params, state.drafter, root, sampler
-        )
+        planned = _scheduling.plan(program, params, run, root, sampler)
+        draft, drafter_state = planned.draft, planned.drafter
     with jax.named_scope("verify"):
-        verified = _verify_draft(program, params, run, draft, sampler)
+        verified = _verify_draft(program, params, run, planned, sampler)
         length, reason, stop_state = _cut(request, run, verified)
     with jax.named_scope("commit"):
         path, emitted = verified.verdict.path, verified.emitted
@@ -80,11 +89,12 @@ def _step(program: Program, params: Params, request: Request, run: Run) -> Run:
             history=_counted(run.history, kept),
             constraint=constraint,
             reason=reason,
-            stats=_stats.record(run.stats, draft, length),
+            stats=_stats.record(run.stats, draft, length, planned.width),
             is_drafted=_cache.write(run.is_drafted, is_drafted, state.length, length),
             logprobs=None
             if run.logprobs is None or verified.logprobs is None
             else _cache.write(run.logprobs, verified.logprobs, state.length, length),
+            schedule=_scheduling.learn(program, planned, length),
         )
     return _sharding.pin(run, program.mesh)
 
@@ -101,9 +111,14 @@ class _Verified(NamedTuple):
 
 
 def _verify_draft(
-    program: Program, params: Params, run: Run, draft: Draft, sampler: Sampler
+    program: Program,
+    params: Params,
+    run: Run,
+    planned: _scheduling.Planned,
+    sampler: Sampler,
 ) -> _Verified:
-    """Read the draft and judge it; the root alone where no running row has a draft."""
+    """Read the draft as wide as planned and judge it."""
+    draft = planned.draft
     target, cache = program.target, run.state.cache
     num_nodes, size = program.drafter.num_nodes, program.drafter.max_depth + 1
 
@@ -132,10 +147,10 @@ def _verify_draft(
             jax.tree.map(lambda x: jnp.pad(x, missing), output.pending),
         )
 
-    if not program.drafter.can_pass:
+    if planned.chosen is None:
         return verify(num_nodes)
-    has_draft = (draft.valid[:, 1:] & (run.reason == 0)[:, None]).any()
-    return jax.lax.cond(has_draft, lambda: verify(num_nodes), lambda: verify(1))
+    branches = [functools.partial(verify, width) for width in planned.widths]
+    return jax.lax.switch(planned.chosen, branches)
 
 
 def _decide(

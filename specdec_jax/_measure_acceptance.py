@@ -63,7 +63,7 @@ def measure_acceptance(
     run = _begin(call.program, params, call.state, call.request)
     before = np.asarray(run.state.length)
     while (np.asarray(run.reason) == 0).any():
-        run, draft = _step_and_draft(call.program, params, call.request, run)
+        run, draft = step_and_draft(call.program, params, call.request, run)
         draft = jax.tree.map(np.asarray, draft)
         tokens, after = np.asarray(run.state.tokens), np.asarray(run.state.length)
         for row, (start, end) in enumerate(zip(before, after, strict=True)):
@@ -83,7 +83,7 @@ def measure_acceptance(
 
 
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="run")
-def _step_and_draft(
+def step_and_draft(
     program: Program, params: Params, request: Request, run: Run
 ) -> tuple[Run, Draft]:
     """A step, and the draft that it judges."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from specdec_jax import _sharding, _stats, _tree
 from specdec_jax._options import Request
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._stats import Stats
 from specdec_jax._types import (
     Accepted,
@@ -39,6 +40,7 @@ class Program:
     logprobs: Literal["model", "sampled"] | None
     chunk: int  # prompt tokens read at once; 0 where there is nothing to read
     mesh: Mesh | None  # None on one device
+    schedule: Schedule | None = None  # None: draft always, verify everything
 
 
 class State(NamedTuple):
@@ -64,6 +66,7 @@ class Run(NamedTuple):
     stats: Stats
     is_drafted: Bool[Array, "B S"]  # which tokens the drafter supplied
     logprobs: Float[Array, "B S"] | None
+    schedule: PyTree = None  # state of the program's schedule
 
 
 def ingest(program: Program, params: Params, state: State) -> State:
@@ -104,7 +107,7 @@ def ingest(program: Program, params: Params, state: State) -> State:
 def begin(program: Program, params: Params, state: State, request: Request) -> Run:
     """Read the prompt and set up what the steps need."""
     batch, slots = state.tokens.shape
-    vocab_size = program.target.vocab_size
+    vocab_size, schedule = program.target.vocab_size, program.schedule
     history = None
     if request.options.penalties is not None:
         is_known = jnp.arange(slots, dtype=jnp.int32)[None, :] < state.length[:, None]
@@ -127,11 +130,16 @@ def begin(program: Program, params: Params, state: State, request: Request) -> R
         history=history,
         constraint=constraint,
         reason=jnp.zeros(batch, jnp.int32),
-        stats=_stats.init_stats(batch, program.drafter.max_depth + 1),
+        stats=_stats.init_stats(
+            batch,
+            program.drafter.max_depth + 1,
+            num_nodes=None if schedule is None else program.drafter.num_nodes,
+        ),
         is_drafted=jnp.zeros((batch, slots), jnp.bool_),
         logprobs=None
         if program.logprobs is None
         else jnp.zeros((batch, slots), jnp.float32),
+        schedule=None if schedule is None else schedule.init(batch),
     )
     return _sharding.pin(run, program.mesh)
 

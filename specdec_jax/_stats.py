@@ -22,6 +22,8 @@ class Stats(NamedTuple):
     accepted: Int[
         Array, "B P"
     ]  # histogram: steps that kept exactly this many drafted tokens
+    # Histogram: steps that verified this many nodes and one more; under a schedule.
+    widths: Int[Array, "B N"] | None = None
 
     def acceptance_length(self) -> float:
         """τ: tokens emitted per verification, the target's own included, pooled over
@@ -59,18 +61,26 @@ class Stats(NamedTuple):
         return np.asarray(self.accepted).sum(0)
 
 
-def init_stats(batch: int, size: int) -> Stats:
-    """No step yet."""
+def init_stats(batch: int, size: int, *, num_nodes: int | None = None) -> Stats:
+    """No step yet; with `num_nodes`, widths are counted too."""
 
     def zeros(*shape: int) -> Array:
         return jnp.zeros(shape, jnp.int32)
 
     by_depth = [zeros(batch, size) for _ in range(3)]
-    return Stats(zeros(batch), zeros(batch), *by_depth)
+    widths = None if num_nodes is None else zeros(batch, num_nodes)
+    return Stats(zeros(batch), zeros(batch), *by_depth, widths=widths)
 
 
-def record(stats: Stats, draft: Draft, length: Int[Array, " B"]) -> Stats:
-    """Add a step that emitted `length` tokens per row; no step to a row without any."""
+def record(
+    stats: Stats,
+    draft: Draft,
+    length: Int[Array, " B"],
+    width: Int[Array, ""] | None = None,
+) -> Stats:
+    """Add a step that verified so many nodes and emitted `length` tokens per row; no
+    step to a row without any.
+    """
     depths = _tree.depths(draft.parents)
     counts = (length > 0).astype(jnp.int32)
     size = stats.accepted.shape[1]
@@ -86,6 +96,9 @@ def record(stats: Stats, draft: Draft, length: Int[Array, " B"]) -> Stats:
         stats.chances + (proposed & (slots <= length[:, None])).astype(jnp.int32),
         stats.accepted
         + (slots == length[:, None] - 1).astype(jnp.int32) * counts[:, None],
+        stats.widths
+        if stats.widths is None or width is None
+        else stats.widths.at[:, width - 1].add(counts),
     )
 
 

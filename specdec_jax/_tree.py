@@ -2,6 +2,9 @@
 its children.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -68,6 +71,16 @@ def draft_block(draft: Draft) -> Block:
     """A draft as a block: each node sees its own path."""
     above = ancestors(draft.parents)
     return Block(draft.tokens, above.sum(-1, dtype=jnp.int32) - 1, above)
+
+
+def root_alone(like: Any, root: Int[Array, " B"]) -> Draft:
+    """A draft of the same arrays (or abstract arrays) in which nothing is proposed."""
+    draft: Draft = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    return draft._replace(
+        tokens=draft.tokens.at[:, 0].set(root),
+        parents=chain(*draft.parents.shape),
+        valid=draft.valid.at[:, 0].set(True),
+    )
 
 
 def prefix(draft: Draft, width: int) -> Draft:

@@ -104,7 +104,7 @@ class Decoding:
                 first.tokens, rest.tokens, is_over, strict=True
             )
         ]
-        stats = Stats(*(np.asarray(x)[~is_over].sum(0)[None] for x in rest.stats))
+        stats = jax.tree.map(lambda x: np.asarray(x)[~is_over].sum(0)[None], rest.stats)
         return Timed(reading, decoding, tokens, stats)
 
     def generate(
@@ -179,5 +179,9 @@ def _record(run: Timed, expected: list[np.ndarray]) -> dict[str, Any]:
         "same_text": sum(map(np.array_equal, run.tokens, expected)),
         "stats": None
         if run.stats is None
-        else {name: x[0].tolist() for name, x in run.stats._asdict().items()},
+        else {
+            name: x[0].tolist()
+            for name, x in run.stats._asdict().items()
+            if x is not None
+        },
     }
