@@ -232,7 +232,7 @@ def test_a_lagged_budget_needs_noise_of_the_step(noise):
             confidence = jnp.full(draft.tokens.shape, 0.9).at[:, 3].set(last)
             return draft._replace(confidence=confidence), state
 
-    toy, worlds = sd.Toy(vocab_size=2), 8_000
+    toy, worlds = sd.Toy(vocab_size=2), 24_000
     count = toy.num_contexts
     target = np.tile(np.log([0.8, 0.2]), (count, 1)).astype(np.float32)
     drafter = Telling(toy, 4, "iid", noise)
