@@ -216,7 +216,7 @@ def test_a_narrow_verification_is_a_wide_one_with_less_valid(rule):
 
 @pytest.mark.parametrize("noise", ["step", "position"])
 def test_a_lagged_budget_needs_noise_of_the_step(noise):
-    """One row, 8,000 times: its budget comes from the draft before, of the same
+    """One row, 20,000 times: its budget comes from the draft before, of the same
     positions in part. With noise of its own that says nothing about this draft; with
     noise of the position it does, and the law is another.
 
@@ -232,7 +232,7 @@ def test_a_lagged_budget_needs_noise_of_the_step(noise):
             confidence = jnp.full(draft.tokens.shape, 0.9).at[:, 3].set(last)
             return draft._replace(confidence=confidence), state
 
-    toy, worlds = sd.Toy(vocab_size=2), 24_000
+    toy, worlds = sd.Toy(vocab_size=2), 20_000
     count = toy.num_contexts
     target = np.tile(np.log([0.8, 0.2]), (count, 1)).astype(np.float32)
     drafter = Telling(toy, 4, "iid", noise)
