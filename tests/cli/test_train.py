@@ -152,7 +152,7 @@ def test_from_prompts_to_a_drafter(place, capsys):
                 "--trees",
                 "x",
             ],
-            "there is no tree 'x': write chain:DEPTH",
+            "drafts no tree 'x': write chain:DEPTH",
         ),
     ],
 )
