@@ -112,7 +112,7 @@ class BlockDistillation:
                 flat(blocks.hidden),
             ),
         )
-        return Loss(total, sums.count, sums.hits, sums.labels)
+        return Loss(total, sums.weight, sums.hits, sums.labels)
 
 
 def _binary_cross_entropy(

@@ -103,7 +103,7 @@ class BlockFilling:
             flat(blocks.states),
             (flat(blocks.labels), flat(blocks.is_label), flat(blocks.hidden)),
         )
-        return Loss(total, sums.count, sums.hits, sums.labels)
+        return Loss(total, sums.weight, sums.hits, sums.labels)
 
     def _weights(
         self, said: Float[Array, "B J K"], is_label: Bool[Array, "B J K"]

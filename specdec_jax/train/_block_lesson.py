@@ -82,7 +82,7 @@ def draw_anchors(
 class SlotSums(NamedTuple):
     """What is summed over blocks beside the loss."""
 
-    count: Float[Array, ""]  # what the loss is divided by
+    weight: Float[Array, ""]  # what the loss is divided by
     hits: Float[Array, " K"]  # labels that are the likeliest of their slot
     labels: Float[Array, " K"]
 

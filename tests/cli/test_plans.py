@@ -20,6 +20,7 @@ from tiny import write_tiny
 import specdec_jax as sd
 from specdec_jax import io, plan, targets
 from specdec_jax.cli import _info, main
+from specdec_jax.plan import _heads
 from specdec_jax.plan._traffic import Collective, Traffic
 
 
@@ -184,7 +185,7 @@ def test_compile_a_block_drafter(run, compiler, drafter):
 )
 def test_taps_of_block_drafters(layers, count, taps):
     """Of published ones (Chen et al. 2026)."""
-    assert plan._heads._even_taps(layers, count) == taps
+    assert _heads._even_taps(layers, count) == taps
 
 
 def test_compile_says_where_the_cache_is_whole(run, compiler):

@@ -149,10 +149,8 @@ def test_from_prompts_to_a_drafter(place, capsys):
                 "{place}",
                 "--prompts",
                 "{place}/prompts.jsonl",
-                "--trees",
-                "x",
             ],
-            "drafts no tree 'x': write chain:DEPTH",
+            "No such file or directory",
         ),
     ],
 )

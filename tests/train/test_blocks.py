@@ -12,7 +12,8 @@ from small import DFLASH, DSPARK, TARGET, WEIGHTS
 import specdec_jax as sd
 from specdec_jax import _tree
 from specdec_jax._lesson import Lesson
-from specdec_jax._types import Accepted, Params
+from specdec_jax._options import make_request
+from specdec_jax._types import Accepted, Params, Sampler
 from specdec_jax.nn import MarkovConfig, block_states
 from specdec_jax.train import BlockDistillation, BlockFilling
 from specdec_jax.train._block_filling import dpace_weights
@@ -133,13 +134,11 @@ def test_what_is_learned_slot_by_slot_is_what_is_drawn(name):
     params = params_of(drafter)
     state = context_of(drafter, params, FIRST)
     root = jnp.array([9], jnp.int32)
-    request = sd._options.make_request(
+    request = make_request(
         sd.Sampling(temperature=1.0, seed=5), batch=1, vocab_size=TARGET.vocab_size
     )
     base = jnp.array([len(FIRST)], jnp.int32)
-    sampler = sd._types.Sampler(
-        request.options, request.keys, base, base * 0, None, None, None
-    )
+    sampler = Sampler(request.options, request.keys, base, base * 0, None, None, None)
     draft, _ = drafter.draft(TARGET, params, state, root, sampler)
     states = drafter.read(TARGET, params, state, root)
     logits, confidence = drafter.foretell(
