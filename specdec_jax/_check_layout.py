@@ -13,7 +13,7 @@ from specdec_jax import _tree
 from specdec_jax._door import Prompts
 from specdec_jax._types import Accepted, Params, Target
 from specdec_jax.nn import BlockDrafter, Layout
-from specdec_jax.nn._features import spread
+from specdec_jax.nn._head_parts import in_target_vocabulary
 
 _LAYOUTS: tuple[Layout, Layout] = ("anchor_discarded", "anchor_first")
 _DRAFTS = 2  # of a block that are looked at: a shift by one shows in the first
@@ -185,14 +185,7 @@ def _law(
     before: Int[Array, "B G"],
 ) -> Float[Array, "B G V"]:
     """Of each slot, after the tokens that the text has there."""
-    body = drafter.body(params.drafter)
-    logits = drafter.logits(target, params, states)
-    if (markov := body.markov) is not None:
-        memory, corrected = markov.start(before.shape[0]), []
-        for k in range(before.shape[1]):
-            row = markov.look_up(before[:, k])
-            shown, memory = markov.step(row, states[:, k], memory)
-            corrected.append(markov.correct(logits[:, k], shown))
-        logits = jnp.stack(corrected, axis=1)
+    logits, _ = drafter.foretell(target, params, states[:, None], before[:, None])
     known = drafter.known(params.drafter)
-    return jax.nn.softmax(spread(logits, known, target.vocab_size), axis=-1)
+    whole = in_target_vocabulary(logits[:, 0], known, target.vocab_size)
+    return jax.nn.softmax(whole, axis=-1)

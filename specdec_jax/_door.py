@@ -44,9 +44,9 @@ def prepare(
     sampling: Sampling | None,
     rule: Rule,
     max_length: int | None,
-    samples: int,
-    logprobs: Logprobs,
-    state: State | None,
+    samples: int = 1,
+    logprobs: Logprobs = None,
+    state: State | None = None,
     schedule: Schedule | None = None,
 ) -> Call:
     """Check a call and turn it into arrays; consumes `state`."""

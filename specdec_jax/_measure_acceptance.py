@@ -1,20 +1,22 @@
 """How often a drafter's guesses of each rank and depth are right."""
 
 import functools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from specdec_jax import _run
-from specdec_jax._door import Prompts, prepare
+from specdec_jax._door import Call, Prompts, prepare
 from specdec_jax._loop import step
 from specdec_jax._options import Request, Sampling
 from specdec_jax._run import Program, Run
 from specdec_jax._types import Draft, Drafter, Params, Rule, Target
 
-_begin = jax.jit(_run.begin, static_argnames="program")
+_begin = jax.jit(_run.begin, static_argnames="program", donate_argnames="state")
 
 
 def measure_acceptance(
@@ -54,19 +56,14 @@ def measure_acceptance(
         sampling=sampling,
         rule=rule,
         max_length=max_length,
-        samples=1,
-        logprobs=None,
-        state=None,
     )
     accepted = np.zeros((drafter.max_depth, drafter.num_nodes))
     tried = np.zeros(accepted.shape)
-    run = _begin(call.program, params, call.state, call.request)
-    before = np.asarray(run.state.length)
-    while (np.asarray(run.reason) == 0).any():
-        run, draft = step_and_draft(call.program, params, call.request, run)
-        draft = jax.tree.map(np.asarray, draft)
-        tokens, after = np.asarray(run.state.tokens), np.asarray(run.state.length)
-        for row, (start, end) in enumerate(zip(before, after, strict=True)):
+    for judged in judged_drafts(call, params):
+        draft, tokens = judged.draft, judged.tokens
+        for row, (start, end) in enumerate(
+            zip(judged.before, judged.after, strict=True)
+        ):
             node = 0
             for depth, token in enumerate(tokens[row, start:end]):
                 is_child = (draft.parents[row] == node) & draft.valid[row]
@@ -77,13 +74,39 @@ def measure_acceptance(
                     break
                 accepted[depth, found[0]] += 1
                 node = children[found[0]]
-        before = after
     ranks = max(1, int(tried.any(0).sum()))
     return (accepted / np.maximum(tried, 1))[:, :ranks]
 
 
+class JudgedDraft(NamedTuple):
+    """What a step drafted, and what became of it; NumPy's arrays."""
+
+    draft: Draft
+    tokens: Int[np.ndarray, "B S"]  # known after the step
+    before: Int[np.ndarray, " B"]  # tokens known before it
+    after: Int[np.ndarray, " B"]
+    is_over: Bool[np.ndarray, " B"]  # rows that have ended
+
+
+def judged_drafts(call: Call, params: Params) -> Iterator[JudgedDraft]:
+    """The steps of a call, one by one, until every row has ended."""
+    run = _begin(call.program, params, call.state, call.request)
+    before, is_over = np.asarray(run.state.length), np.asarray(run.reason) > 0
+    while not is_over.all():
+        run, draft = _step_and_draft(call.program, params, call.request, run)
+        after, is_over = np.asarray(run.state.length), np.asarray(run.reason) > 0
+        yield JudgedDraft(
+            jax.tree.map(np.asarray, draft),
+            np.asarray(run.state.tokens),
+            before,
+            after,
+            is_over,
+        )
+        before = after
+
+
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="run")
-def step_and_draft(
+def _step_and_draft(
     program: Program, params: Params, request: Request, run: Run
 ) -> tuple[Run, Draft]:
     """A step, and the draft that it judges."""

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from folders import write_folder
-from heads import KNOWN, LLAMA3, STRETCH, TARGET, WEIGHTS, V
+from heads import KNOWN, LLAMA3, STRETCH, TARGET, WEIGHTS, V, write_changed
 
 from specdec_jax.drafters import DFlash, DSpark
 from specdec_jax.nn import InjectedConfig, MarkovConfig, RoPE
@@ -315,11 +314,7 @@ def write(
     tensors: dict[str, Any] | None = None,
 ) -> Path:
     """A published folder, some of it changed, or left out where it is None."""
-    config, stored = published(name)
-    for values, news in ((config, changes or {}), (stored, tensors or {})):
-        for key, new in news.items():
-            values.pop(key, None) if new is None else values.update({key: new})
-    return write_folder(path, config, stored)
+    return write_changed(path, *published(name), changes, tensors)
 
 
 def inner(name: str, table: str, **changes: Any) -> dict[str, Any]:

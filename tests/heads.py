@@ -267,7 +267,16 @@ def write(
     tensors: dict[str, Any] | None = None,
 ) -> Path:
     """A published folder, some of it changed, or left out where it is None."""
-    config, stored = published(name)
+    return write_changed(path, *published(name), changes, tensors)
+
+
+def write_changed(
+    path: Path,
+    config: dict[str, Any],
+    stored: dict[str, Any],
+    changes: dict[str, Any] | None,
+    tensors: dict[str, Any] | None,
+) -> Path:
     for values, news in ((config, changes or {}), (stored, tensors or {})):
         for key, new in news.items():
             values.pop(key, None) if new is None else values.update({key: new})

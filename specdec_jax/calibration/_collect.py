@@ -1,19 +1,16 @@
 """What a drafter says of its drafts, and what becomes of them, on texts of its own."""
 
-import jax
 import numpy as np
 
-from specdec_jax import _run
 from specdec_jax._door import Prompts, prepare
 from specdec_jax._door_schedule import profiles, reports_confidence
-from specdec_jax._measure_acceptance import step_and_draft
+from specdec_jax._measure_acceptance import judged_drafts
 from specdec_jax._options import Sampling
 from specdec_jax._types import Drafter, Params, Rule, Target
 from specdec_jax.calibration._fit import Outcomes
 from specdec_jax.schedule import Profile
 
 _NEVER = 1e-6  # as in `schedule.survival`
-_begin = jax.jit(_run.begin, static_argnames="program", donate_argnames="state")
 
 
 def collect(
@@ -43,9 +40,6 @@ def collect(
         sampling=sampling,
         rule=rule,
         max_length=max_length,
-        samples=1,
-        logprobs=None,
-        state=None,
     )
     found = profiles(call.program, call.request)
     if len(found) > 1:
@@ -55,19 +49,14 @@ def collect(
         )
     if not reports_confidence(target, params, drafter):
         raise ValueError(f"{drafter} reports no confidence: nothing to calibrate")
-    run = _begin(call.program, params, call.state, call.request)
-    before, was_over = np.asarray(run.state.length), np.asarray(run.reason) > 0
     parts = []
-    while not was_over.all():
-        run, draft = step_and_draft(call.program, params, call.request, run)
-        after, is_over = np.asarray(run.state.length), np.asarray(run.reason) > 0
-        counts = np.flatnonzero(~is_over)
+    for step in judged_drafts(call, params):
+        draft, counts = step.draft, np.flatnonzero(~step.is_over)
         said = np.asarray(draft.confidence, np.float64)[counts, 1:]
         said = np.clip(np.nan_to_num(said), _NEVER, 1 - _NEVER)
         depth = np.arange(1, drafter.num_nodes)
-        kept = (after - before)[counts, None] - 1
-        is_drafted = np.logical_and.accumulate(np.asarray(draft.valid)[counts, 1:], 1)
+        kept = (step.after - step.before)[counts, None] - 1
+        is_drafted = np.logical_and.accumulate(draft.valid[counts, 1:], 1)
         logit = np.log(said) - np.log1p(-said)
         parts.append(Outcomes(logit, is_drafted, depth <= kept, counts))
-        before, was_over = after, is_over
     return Outcomes(*(np.concatenate(x) for x in zip(*parts, strict=True))), found[0]

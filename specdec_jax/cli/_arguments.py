@@ -24,7 +24,7 @@ class ModelOptions:
     model: Annotated[str, arg(metavar="NAME|PATH")] = DEFAULT_MODEL
     """A known name, a GGUF file, a Hugging Face folder, or a name on its hub."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of parameters and cache."""
+    """Of parameters and cache; a CPU keeps a cache of float32 also for bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Info:
     )
     """Tokens that a row's cache holds."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of parameters and cache."""
+    """Of parameters and cache; a CPU keeps a cache of float32 also for bfloat16."""
     json: Switch = False
     """Print one JSON object, and nothing else."""
     debug: Switch = False

@@ -21,8 +21,8 @@ from specdec_jax.cli._show import DRAFTED, Screens, coloured, count
 from specdec_jax.cli._transcript import Transcript
 from specdec_jax.text import Tokenizer
 
-# How far apart scores are that rounding may swap: those of bfloat16 states, with eight
-# bits, come in steps of a sixteenth where they are as large as twenty.
+# How far apart scores are that rounding may swap. A number of bfloat16 has eight bits:
+# as large as twenty it is off by up to a sixteenth, and two are compared.
 _TIES = {"float32": 1e-3, "bfloat16": 0.125}
 _RUNS = 3  # of each, taking turns; their median is shown
 

@@ -15,7 +15,7 @@ from specdec_jax.cli._arguments import Info
 from specdec_jax.cli._info_head import head_folder, info_head
 from specdec_jax.cli._show import Screens, count, gigabytes, plain_table
 from specdec_jax.nn import Decoder, DecoderConfig
-from specdec_jax.targets import PRESETS, ModuleTarget, preset
+from specdec_jax.targets import PRESETS, ModuleTarget, for_backend, preset
 from specdec_jax.targets._folder import config_of
 from specdec_jax.targets._gguf import gguf_config
 
@@ -91,7 +91,7 @@ def info(command: Info, screens: Screens) -> int:
 
 
 def _target(name: str, dtype: str) -> ModuleTarget:
-    """The target of that name or place; no weight is read."""
+    """The target of that name, or a file's as it would run here; no weight is read."""
     if name in PRESETS:
         return preset(name, dtype=jnp.dtype(dtype))
     path = io.fetch(name) if name in io.MODELS else Path(name).expanduser()
@@ -106,7 +106,7 @@ def _target(name: str, dtype: str) -> ModuleTarget:
             f"there is neither a file {name!r} nor a model of that name; the models "
             f"known by name are {known}"
         )
-    return ModuleTarget(Decoder, config)
+    return for_backend(ModuleTarget(Decoder, config))
 
 
 def _facts(config: DecoderConfig) -> dict[str, object]:

@@ -10,7 +10,7 @@ from specdec_jax import _sampling, _tree
 from specdec_jax._best_first import MarginalTree, best_first
 from specdec_jax._types import Cache, Draft, Params, Sampler, Target
 from specdec_jax.nn import BlockDrafter
-from specdec_jax.nn._features import spread
+from specdec_jax.nn._head_parts import in_target_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DFlash(BlockDrafter):
         if self.tree is None:
             return super().draft(target, params, state, root, sampler)
         states = self.read(target, params, state, root)[:, : self.max_depth]
-        logits = spread(
+        logits = in_target_vocabulary(
             self.logits(target, params, states),
             self.known(params.drafter),
             target.vocab_size,

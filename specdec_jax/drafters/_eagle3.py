@@ -11,9 +11,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import Eagle3Config, Eagle3Head
 from specdec_jax.nn._features import FeatureDrafter
-
-# Where the target id of each token of the head is, beside the head's own parameters.
-TOKENS = "tokens"
+from specdec_jax.nn._head_parts import TOKENS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,9 +25,8 @@ from specdec_jax.formats._own import has_own_embedding, has_own_head
 from specdec_jax.formats._vocabulary import ids_in
 from specdec_jax.formats._words import EMBEDDING, HEAD, KNOWN, OFFSETS
 from specdec_jax.io import Folder, ParamPath, read_params
-from specdec_jax.nn import BlockDrafter, Layout
+from specdec_jax.nn import TOKENS, BlockDrafter, Layout
 
-_TOKENS = "tokens"  # see BlockDrafter
 _OLD = "logit_head."  # that SpecForge's first heads were kept under
 
 
@@ -73,7 +72,7 @@ def load_block_drafter(
     if ids is not None:
         mesh = _sharding.mesh_of(target_params)
         everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        params[_TOKENS] = jax.device_put(jnp.asarray(ids), everywhere)
+        params[TOKENS] = jax.device_put(jnp.asarray(ids), everywhere)
     return drafter, params
 
 
@@ -83,7 +82,7 @@ def _read(
     abstract = dict(
         jax.eval_shape(lambda key: drafter.init_params(key, target), jax.random.key(0))
     )
-    abstract.pop(_TOKENS, None)
+    abstract.pop(TOKENS, None)
     no_bias = None
     if "confidence" in abstract and _name(folder, CONFIDENCE_BIAS) is None:
         no_bias = abstract["confidence"]["projection"]["bias"]

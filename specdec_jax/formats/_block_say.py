@@ -5,10 +5,9 @@ from typing import Any
 from specdec_jax._types import Target
 from specdec_jax.formats._block_load import embedding_scale
 from specdec_jax.formats._taps import to_boundaries
-from specdec_jax.formats._words import Format
+from specdec_jax.formats._words import VERSION, Format, refuse_unsayable
 from specdec_jax.nn import BlockDrafter, rope_keys
 
-_VERSION = "0.9.0"  # of speculators, whose keys these are
 _ANCHORS = 512  # of DeepSpec's recipes, whose code asks for the key
 _CLASSES = {
     ("zlab", False): "DFlashDraftModel",
@@ -33,10 +32,7 @@ def block_config_for(
     Raises:
         ValueError: the format has no words for this drafter.
     """
-    if missing := _unsayable(drafter, target, format, verifier):
-        raise ValueError(
-            f"the format {format!r} cannot say that " + ", nor that ".join(missing)
-        )
+    refuse_unsayable(format, _unsayable(drafter, target, format, verifier))
     if format == "speculators":
         return _speculators(drafter, target, dtype, verifier)
     config = drafter.config
@@ -195,7 +191,7 @@ def _speculators(
             "DSparkSpeculator" if name == "dspark" else "DFlashSpeculator"
         ],
         "speculators_model_type": name,
-        "speculators_version": _VERSION,
+        "speculators_version": VERSION,
         "draft_vocab_size": config.draft_vocab_size or target.vocab_size,
         "target_hidden_size": target.width,
         "block_size": config.block_size,

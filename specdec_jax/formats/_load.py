@@ -31,9 +31,7 @@ from specdec_jax.formats._words import (
     tensor_name,
 )
 from specdec_jax.io import Folder, ParamPath, open_folder, read_params
-from specdec_jax.nn import Eagle3Config, Layout
-
-_TOKENS = "tokens"  # see Eagle3
+from specdec_jax.nn import TOKENS, Eagle3Config, Layout
 
 
 def load_drafter(
@@ -125,7 +123,7 @@ def _read(
     abstract = dict(
         jax.eval_shape(lambda key: drafter.init_params(key, target), jax.random.key(0))
     )
-    abstract.pop(_TOKENS, None)
+    abstract.pop(TOKENS, None)
     layer, mesh = first_layer_in(folder), _sharding.mesh_of(target_params)
     shared = set() if drafter.config.own_embedding else {EMBEDDING}
     tables = {OFFSETS, KNOWN} if isinstance(drafter, Eagle3) else set()
@@ -143,7 +141,7 @@ def _read(
     )
     if ids is not None:
         everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        params[_TOKENS] = jax.device_put(jnp.asarray(ids), everywhere)
+        params[TOKENS] = jax.device_put(jnp.asarray(ids), everywhere)
     return params
 
 

@@ -33,8 +33,8 @@ from specdec_jax.formats._words import (
     tensor_name,
 )
 from specdec_jax.io import ParamPath
+from specdec_jax.nn import TOKENS
 
-_TOKENS = "tokens"  # see Eagle3 and BlockDrafter
 _Trained = Eagle | Eagle3 | DFlash | DSpark
 
 
@@ -155,7 +155,7 @@ def _tensors(
     dtype: DTypeLike | None,
 ) -> dict[str, np.ndarray]:
     params = dict(params)
-    ids = params.pop(_TOKENS, None)
+    ids = params.pop(TOKENS, None)
     tensors = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = name_of(tuple(key.key for key in path))

@@ -5,10 +5,9 @@ from typing import Any
 from specdec_jax._types import Target
 from specdec_jax.drafters import Eagle, Eagle3
 from specdec_jax.formats._taps import to_boundaries, usual_taps
-from specdec_jax.formats._words import Format
+from specdec_jax.formats._words import VERSION, Format, refuse_unsayable
 from specdec_jax.nn import EagleConfig, rope_keys
 
-_VERSION = "0.9.0"  # of speculators, whose keys these are
 _OF_BLOCKS = ("zlab", "deepspec")
 _DEFAULT_STEPS = 3  # that others draft with a head, unless told otherwise
 
@@ -25,10 +24,7 @@ def config_for(
     Raises:
         ValueError: the format has no words for this head.
     """
-    if missing := _unsayable(drafter, target, format, verifier):
-        raise ValueError(
-            f"the format {format!r} cannot say that " + ", nor that ".join(missing)
-        )
+    refuse_unsayable(format, _unsayable(drafter, target, format, verifier))
     if isinstance(drafter, Eagle):
         return _eagle(drafter, target, dtype)
     if format == "speculators":
@@ -173,7 +169,7 @@ def _speculators(
     return {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
-        "speculators_version": _VERSION,
+        "speculators_version": VERSION,
         "draft_vocab_size": config.draft_vocab_size or target.vocab_size,
         "target_hidden_size": target.width,
         "eagle_aux_hidden_state_layer_ids": to_boundaries(

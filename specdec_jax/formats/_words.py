@@ -6,6 +6,7 @@ from specdec_jax.io import LAYER_NAMES, Folder, ParamPath
 
 Format = Literal["eagle", "eagle3", "specforge", "speculators", "zlab", "deepspec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+VERSION = "0.9.0"  # of speculators, whose keys these are
 
 _TOP = {
     "embedding": "embed_tokens.weight",
@@ -50,3 +51,11 @@ def first_layer_in(folder: Folder) -> str:
     """What a folder calls the first layer."""
     has_midlayer = any(name.startswith(f"{_MIDLAYER}.") for name in folder.tensors)
     return _MIDLAYER if has_midlayer else "layers.0"
+
+
+def refuse_unsayable(format: Format, missing: list[str]) -> None:
+    """Raise `ValueError` where a format has no words for something."""
+    if missing:
+        raise ValueError(
+            f"the format {format!r} cannot say that " + ", nor that ".join(missing)
+        )

@@ -17,6 +17,7 @@ from specdec_jax.nn._eagle import EagleConfig as EagleConfig
 from specdec_jax.nn._eagle import EagleHead as EagleHead
 from specdec_jax.nn._experts import Experts as Experts
 from specdec_jax.nn._experts import ExpertsConfig as ExpertsConfig
+from specdec_jax.nn._head_parts import TOKENS as TOKENS
 from specdec_jax.nn._injected import InjectedBody as InjectedBody
 from specdec_jax.nn._injected import InjectedConfig as InjectedConfig
 from specdec_jax.nn._injected import Layout as Layout

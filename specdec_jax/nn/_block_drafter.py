@@ -27,11 +27,8 @@ from specdec_jax._types import (
 )
 from specdec_jax.nn._attention import attention
 from specdec_jax.nn._choose import chain_of, choose
-from specdec_jax.nn._features import spread
+from specdec_jax.nn._head_parts import TOKENS, embed, in_target_vocabulary
 from specdec_jax.nn._injected import InjectedBody, InjectedConfig
-
-# Where the target id of each token of a draft vocabulary is, beside the parameters.
-TOKENS = "tokens"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +118,7 @@ class BlockDrafter(abc.ABC):
         self, target: Target, params: Params, tokens: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """What the body reads of tokens: its own table of them, or the target's."""
-        if self.config.own_embedding:
-            return params.drafter["embedding"][tokens]
-        return target.embed(params.target, tokens)
+        return embed(self.config, target, params, tokens)
 
     def logits(
         self, target: Target, params: Params, states: Float[Array, "B T D"]
@@ -242,7 +237,7 @@ class BlockDrafter(abc.ABC):
                 row = markov.look_up(before)
                 shown, memory = markov.step(row, state, memory)
                 logits = markov.correct(logits, shown)
-            whole = spread(logits[:, None], known, vocab_size)
+            whole = in_target_vocabulary(logits[:, None], known, vocab_size)
             token, log_q = choose(sampler, self.kind, whole, path, at)
             path = path.at[:, 0, at + 1].set(token)
             return (path, token, memory), (log_q, row)

@@ -7,16 +7,15 @@ state, and has an output layer of its own, over the tokens that matter.
 """
 
 import dataclasses
-from typing import Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from specdec_jax import _sharding
 from specdec_jax.nn._decoder import Attend, Attention
-from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
+from specdec_jax.nn._head_parts import norm_of, own_table
+from specdec_jax.nn._layers import MLP, Linear, RoPE
 from specdec_jax.nn._product import product
 
 
@@ -55,9 +54,9 @@ class EagleLayer(nnx.Module):
 
     def __init__(self, config: EagleConfig, *, is_first: bool, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
-        self.attention_norm = None if is_first else _norm(config, width)
+        self.attention_norm = None if is_first else norm_of(config, width)
         self.attention = Attention(config, config.rope, window=config.window, rngs=rngs)
-        self.mlp_norm = _norm(config, width)
+        self.mlp_norm = norm_of(config, width)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -138,20 +137,20 @@ class Eagle3Layer(nnx.Module):
     def __init__(self, config: Eagle3Config, *, is_first: bool, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
         self.norm_before_residual = config.norm_before_residual and is_first
-        self.state_norm = _norm(config, width)
-        self.token_norm = _norm(config, width) if is_first else None
+        self.state_norm = norm_of(config, width)
+        self.token_norm = norm_of(config, width) if is_first else None
         inputs = 2 * width if is_first else width
         self.attention = Attention(
             config,
             config.rope,
             inputs=inputs,
             window=config.window,
-            head_norm=(lambda: _norm(config, config.head_width))
+            head_norm=(lambda: norm_of(config, config.head_width))
             if config.query_key_norm
             else None,
             rngs=rngs,
         )
-        self.mlp_norm = _norm(config, width)
+        self.mlp_norm = norm_of(config, width)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -179,10 +178,10 @@ class Eagle3Head(nnx.Module):
         self.embedding = own_table(config, vocab_size, rngs)
         taps = config.norm_each_tap
         self.fusion_norm = (
-            _norm(config, config.feature_width) if config.norm_before_fusion else None
+            norm_of(config, config.feature_width) if config.norm_before_fusion else None
         )
         self.tap_norms = nnx.List(
-            [_norm(config, config.feature_width // taps) for _ in range(taps)]
+            [norm_of(config, config.feature_width // taps) for _ in range(taps)]
         )
         self.fusion = Linear(
             config.feature_width,
@@ -197,7 +196,7 @@ class Eagle3Head(nnx.Module):
                 for i in range(config.num_layers)
             ]
         )
-        self.norm = _norm(config, width)
+        self.norm = norm_of(config, width)
         size = config.draft_vocab_size or vocab_size
         self.head = Linear(width, size, dtype=dtype, rngs=rngs)
 
@@ -227,28 +226,3 @@ class Eagle3Head(nnx.Module):
         """Float32, over the tokens that it knows."""
         normed = state if self.recycle_normed else self.norm(state)
         return product(normed, self.head.weight[...])
-
-
-def _norm(config: EagleConfig, width: int) -> RMSNorm:
-    return RMSNorm(width, epsilon=config.norm_epsilon, dtype=jnp.dtype(config.dtype))
-
-
-@runtime_checkable
-class _HasTable(Protocol):
-    """What a configuration says of a table of tokens."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def own_embedding(self) -> bool: ...
-    @property
-    def dtype(self) -> str: ...
-
-
-def own_table(config: _HasTable, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param | None:
-    """A drafter's own table of tokens, where it has one."""
-    if not config.own_embedding:
-        return None
-    dtype = jnp.dtype(config.dtype)
-    table = jax.random.normal(rngs.params(), (vocab_size, config.width), dtype)
-    return nnx.Param(table * jnp.asarray(config.width**-0.5, dtype))

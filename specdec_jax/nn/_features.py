@@ -25,6 +25,7 @@ from specdec_jax._types import (
     Sampler,
     Target,
 )
+from specdec_jax.nn._head_parts import embed, in_target_vocabulary
 from specdec_jax.nn._levels import FeatureState, draft_grown, draft_static, empty, read
 
 
@@ -150,9 +151,7 @@ class FeatureDrafter(abc.ABC):
         self, target: Target, params: Params, tokens: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """What the head reads of tokens: its own table of them, or the target's."""
-        if self.config.own_embedding:
-            return params.drafter["embedding"][tokens]
-        return target.embed(params.target, tokens)
+        return embed(self.config, target, params, tokens)
 
     def _children(
         self,
@@ -173,7 +172,8 @@ class FeatureDrafter(abc.ABC):
         logits = self.logits(target, params, outputs)
         known, size = self.known(params.drafter), target.vocab_size
         if self.kind != "points":
-            log_q = _sampling.law(sampler, spread(logits, known, size), paths)
+            whole = in_target_vocabulary(logits, known, size)
+            log_q = _sampling.law(sampler, whole, paths)
             noise = jnp.stack(
                 [
                     _sampling.step_noise(
@@ -186,7 +186,7 @@ class FeatureDrafter(abc.ABC):
             scores, tokens = _sharding.top_k(log_q + noise, count, axis="vocab")
             return tokens, jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0), log_q
         if known is not None and _sampling.is_adjusted(sampler.options):
-            whole = spread(logits, known, size)
+            whole = in_target_vocabulary(logits, known, size)
             scores = _sampling.adjust(sampler, whole, paths)[:, :, known]
         else:
             scores = _sampling.adjust(sampler, logits, paths)
@@ -214,13 +214,3 @@ class FeatureDrafter(abc.ABC):
         gains, tokens = _sharding.top_k(log_q, count, axis="vocab")
         tokens = jnp.where(jnp.isneginf(gains), 0, tokens)
         return tokens if known is None else known[tokens], gains, None
-
-
-def spread(
-    logits: Float[Array, "B W L"], known: Int[Array, " L"] | None, vocab_size: int
-) -> Float[Array, "B W V"]:
-    """Logits in the target's vocabulary: -inf for tokens that are not known."""
-    if known is None:
-        return logits
-    unknown = jnp.full((*logits.shape[:2], vocab_size), -jnp.inf, jnp.float32)
-    return unknown.at[:, :, known].set(logits)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec_jax import _sharding
 from specdec_jax.nn._decoder import Attend, Attention
-from specdec_jax.nn._eagle import own_table
-from specdec_jax.nn._layers import MLP, Linear, RMSNorm, RoPE
+from specdec_jax.nn._head_parts import norm_of, own_table
+from specdec_jax.nn._layers import MLP, Linear, RoPE
 from specdec_jax.nn._markov import ConfidenceHead, MarkovConfig, MarkovHead
 from specdec_jax.nn._product import product
 
@@ -119,17 +119,17 @@ class InjectedLayer(nnx.Module):
 
     def __init__(self, config: InjectedConfig, layer: int, *, rngs: nnx.Rngs):
         dtype, width = jnp.dtype(config.dtype), config.width
-        self.attention_norm = _norm(config, width)
+        self.attention_norm = norm_of(config, width)
         self.attention = Attention(
             config,
             config.rope,
             window=config.windows[layer] if config.windows else None,
-            head_norm=(lambda: _norm(config, config.head_width))
+            head_norm=(lambda: norm_of(config, config.head_width))
             if config.query_key_norm
             else None,
             rngs=rngs,
         )
-        self.mlp_norm = _norm(config, width)
+        self.mlp_norm = norm_of(config, width)
         self.mlp = MLP(width, config.mlp_width, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -151,11 +151,11 @@ class InjectedBody(nnx.Module):
         known = config.draft_vocab_size or vocab_size
         self.embedding = own_table(config, vocab_size, rngs)
         self.fusion = Linear(config.feature_width, width, dtype=dtype, rngs=rngs)
-        self.fusion_norm = _norm(config, width)
+        self.fusion_norm = norm_of(config, width)
         self.layers = nnx.List(
             [InjectedLayer(config, i, rngs=rngs) for i in range(config.num_layers)]
         )
-        self.norm = _norm(config, width)
+        self.norm = norm_of(config, width)
         self.head = (
             Linear(width, known, dtype=dtype, rngs=rngs) if config.own_head else None
         )
@@ -209,7 +209,3 @@ class InjectedBody(nnx.Module):
         """Float32, by an output layer of its own."""
         assert self.head is not None
         return product(states, self.head.weight[...])
-
-
-def _norm(config: InjectedConfig, width: int) -> RMSNorm:
-    return RMSNorm(width, epsilon=config.norm_epsilon, dtype=jnp.dtype(config.dtype))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -181,3 +182,14 @@ class ModuleTarget:
 def _graph(module: Any, config: Any) -> nnx.GraphDef:
     """What a module is besides its parameters; made once, without any arithmetic."""
     return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))[0]
+
+
+def for_backend(target: ModuleTarget) -> ModuleTarget:
+    """The target as it runs on this machine: beside weights of bfloat16 a CPU keeps a
+    cache of float32, since XLA would copy one of bfloat16 at every step there.
+    """
+    config = target.config
+    if config.dtype != "bfloat16" or jax.default_backend() != "cpu":
+        return target
+    config = dataclasses.replace(config, cache_dtype="float32")
+    return dataclasses.replace(target, config=config)

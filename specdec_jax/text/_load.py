@@ -1,12 +1,10 @@
 """A model with its tokenizer, by name or from files."""
 
-import dataclasses
 import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
@@ -14,7 +12,7 @@ from jaxtyping import PyTree
 
 from specdec_jax._types import Target
 from specdec_jax.io import GGUF, MODELS, Folder, fetch
-from specdec_jax.targets import from_folder, from_gguf
+from specdec_jax.targets import for_backend, from_folder, from_gguf
 from specdec_jax.text._tokenizer import Tokenizer
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -74,9 +72,7 @@ def load(
     else:
         tokenizer = Tokenizer.from_gguf(source)
         target, params = from_gguf(source, dtype=dtype, mesh=mesh)
-    if name == "bfloat16" and jax.default_backend() == "cpu":
-        config = dataclasses.replace(target.config, cache_dtype="float32")
-        target = dataclasses.replace(target, config=config)
+    target = for_backend(target)
     # Published embeddings are often padded beyond the tokenizer, never the reverse.
     is_padded = isinstance(source, Folder) and tokenizer.vocab_size < target.vocab_size
     if is_padded:

@@ -10,14 +10,13 @@ from jaxtyping import Array, Float, Key
 from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
 from specdec_jax.drafters import DSpark
-from specdec_jax.nn import chunked_sum
 from specdec_jax.train._block_lesson import (
-    SlotSums,
+    Blocks,
+    Judged,
+    check_chunk,
     decayed,
-    flat,
-    in_blocks,
-    read_blocks,
-    split_readout,
+    loss_over_blocks,
+    teacher_logits,
 )
 
 
@@ -43,10 +42,7 @@ class BlockDistillation:
     chunk: int = 8
 
     def __post_init__(self):
-        if self.chunk < 1 or self.blocks % self.chunk:
-            raise ValueError(
-                f"chunks of {self.chunk} blocks do not divide {self.blocks} blocks"
-            )
+        check_chunk(self.blocks, self.chunk)
 
     def loss(
         self,
@@ -61,25 +57,19 @@ class BlockDistillation:
         """
         if not isinstance(drafter, DSpark):
             raise ValueError("BlockDistillation trains DSpark, no other drafter")
-        readout, others = split_readout(params.drafter)
-        slots = drafter.config.num_drafts
 
-        def part(readout, constants, states, rest):
-            target_params, others = constants
-            before, labels, is_label, hidden = rest
-            now = Params(target_params, others | readout)
+        def judge(params: Params, some: Blocks) -> Judged:
             logits, confidence = drafter.foretell(
-                target, now, in_blocks(states, slots), in_blocks(before, slots)
+                target, params, some.states, some.before
             )
             log_q = jax.nn.log_softmax(logits, axis=-1)
-            q = jnp.exp(log_q)
-            teacher = target.logits(target_params, hidden)
-            p = in_blocks(jax.nn.softmax(teacher, axis=-1), slots)
-            known = drafter.known(now.drafter)
+            teacher = teacher_logits(target, params, some.hidden)
+            p, q = jax.nn.softmax(teacher, axis=-1), jnp.exp(log_q)
+            known = drafter.known(params.drafter)
             distance = jnp.abs(q - p if known is None else q - p[..., known]).sum(-1)
             if known is not None:  # what the drafter cannot say is at a distance, too
                 distance += jnp.maximum(1.0 - p[..., known].sum(-1), 0.0)
-            label, is_known = drafter.index(now.drafter, in_blocks(labels, slots))
+            label, is_known = drafter.index(params.drafter, some.labels)
             said = jnp.take_along_axis(log_q, label[..., None], axis=-1)[..., 0]
             losses = self.law_weight * distance - self.token_weight * jnp.where(
                 is_known, said, 0.0
@@ -89,30 +79,20 @@ class BlockDistillation:
                 losses = losses + self.confidence_weight * _binary_cross_entropy(
                     confidence, accepted
                 )
-            is_label = in_blocks(is_label, slots)
-            weight = decayed(is_label, self.decay)
-            is_hit = is_label & is_known & (said >= log_q.max(-1))
-            return (weight * losses).sum(), SlotSums(
-                weight.sum(),
-                is_hit.sum((0, 1), dtype=jnp.float32),
-                is_label.sum((0, 1), dtype=jnp.float32),
-            )
+            weights = decayed(some.is_label, self.decay)
+            is_hit = is_known & (said >= log_q.max(-1))
+            return Judged(losses, weights, weights, is_hit, some.is_label)
 
-        blocks = read_blocks(target, drafter, params, lesson, self.blocks, key)
-        total, sums = chunked_sum(
-            part,
-            self.chunk * slots,
-            readout,
-            (params.target, others),
-            flat(blocks.states),
-            (
-                flat(blocks.before),
-                flat(blocks.labels),
-                flat(blocks.is_label),
-                flat(blocks.hidden),
-            ),
+        return loss_over_blocks(
+            judge,
+            target,
+            drafter,
+            params,
+            lesson,
+            key,
+            count=self.blocks,
+            chunk=self.chunk,
         )
-        return Loss(total, sums.weight, sums.hits, sums.labels)
 
 
 def _binary_cross_entropy(

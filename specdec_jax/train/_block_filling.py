@@ -13,14 +13,14 @@ from specdec_jax import _sampling
 from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
 from specdec_jax.drafters import DFlash
-from specdec_jax.nn import chunked_sum, cross_entropy
+from specdec_jax.nn import cross_entropy
 from specdec_jax.train._block_lesson import (
-    SlotSums,
+    Blocks,
+    Judged,
+    check_chunk,
     decayed,
-    flat,
-    in_blocks,
-    read_blocks,
-    split_readout,
+    loss_over_blocks,
+    teacher_logits,
 )
 
 
@@ -48,10 +48,7 @@ class BlockFilling:
     def __post_init__(self):
         if self.kind not in ("dpace", "decay", "law"):
             raise ValueError(f'kind is "dpace", "decay" or "law", not {self.kind!r}')
-        if self.chunk < 1 or self.blocks % self.chunk:
-            raise ValueError(
-                f"chunks of {self.chunk} blocks do not divide {self.blocks} blocks"
-            )
+        check_chunk(self.blocks, self.chunk)
 
     def loss(
         self,
@@ -64,56 +61,37 @@ class BlockFilling:
         """Slot k of a block holds the k-th token after its anchor."""
         if not isinstance(drafter, DFlash):
             raise ValueError("BlockFilling trains DFlash, no other drafter")
-        readout, others = split_readout(params.drafter)
-        slots = drafter.config.num_drafts
 
-        def part(readout, constants, states, rest):
-            target_params, others = constants
-            labels, is_label, hidden = rest
-            now = Params(target_params, others | readout)
-            known = drafter.known(now.drafter)
-            logits = drafter.logits(target, now, states)
+        def judge(params: Params, some: Blocks) -> Judged:
+            logits, _ = drafter.foretell(target, params, some.states, some.before)
             log_q = _sampling.log_softmax(logits)
-            label, is_known = drafter.index(now.drafter, labels)
-            is_label = is_label & is_known
+            label, is_known = drafter.index(params.drafter, some.labels)
+            is_label = some.is_label & is_known
             said = jnp.take_along_axis(log_q, label[..., None], axis=-1)[..., 0]
-            weight, count = self._weights(
-                in_blocks(said, slots), in_blocks(is_label, slots)
-            )
-            losses = -said
+            is_hit = said >= log_q.max(-1)
+            if self.kind == "dpace":
+                weights = dpace_weights(said, is_label, self.floor)
+                shares = is_label.astype(jnp.float32)
+                return Judged(-said, weights, shares, is_hit, is_label)
+            weights, losses = decayed(is_label, self.decay), -said
             if self.kind == "law":
-                teacher = target.logits(target_params, hidden)
+                teacher = teacher_logits(target, params, some.hidden)
+                known = drafter.known(params.drafter)
                 if known is not None:
                     teacher = jnp.take(teacher, known, axis=-1)
                 losses = cross_entropy(logits, jax.nn.softmax(teacher, axis=-1))
-            losses = in_blocks(jnp.where(is_label, losses, 0.0), slots)
-            is_hit = is_label & (said >= log_q.max(-1))
-            return (weight * losses).sum(), SlotSums(
-                count.sum(),
-                in_blocks(is_hit, slots).sum((0, 1), dtype=jnp.float32),
-                in_blocks(is_label, slots).sum((0, 1), dtype=jnp.float32),
-            )
+            return Judged(losses, weights, weights, is_hit, is_label)
 
-        blocks = read_blocks(target, drafter, params, lesson, self.blocks, key)
-        total, sums = chunked_sum(
-            part,
-            self.chunk * slots,
-            readout,
-            (params.target, others),
-            flat(blocks.states),
-            (flat(blocks.labels), flat(blocks.is_label), flat(blocks.hidden)),
+        return loss_over_blocks(
+            judge,
+            target,
+            drafter,
+            params,
+            lesson,
+            key,
+            count=self.blocks,
+            chunk=self.chunk,
         )
-        return Loss(total, sums.weight, sums.hits, sums.labels)
-
-    def _weights(
-        self, said: Float[Array, "B J K"], is_label: Bool[Array, "B J K"]
-    ) -> tuple[Float[Array, "B J K"], Float[Array, "B J K"]]:
-        """Of each slot, and what it counts in the mean."""
-        if self.kind == "dpace":
-            weight = dpace_weights(said, is_label, self.floor)
-            return weight, is_label.astype(jnp.float32)
-        weight = decayed(is_label, self.decay)
-        return weight, weight
 
 
 def dpace_weights(

@@ -1,14 +1,15 @@
 """What a block drafter learns of a lesson: blocks anywhere in its answers."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from specdec_jax._lesson import Lesson
+from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
-from specdec_jax.nn import block_states
+from specdec_jax.nn import block_states, chunked_sum
 
 
 class Blocks(NamedTuple):
@@ -33,6 +34,11 @@ def read_blocks(
     follows: an answer's own, and the last of its prompt, where drafting begins.
     """
     config = drafter.config
+    if count > lesson.tokens.shape[1]:
+        raise ValueError(
+            f"{count} blocks cannot begin in rows of {lesson.tokens.shape[1]} tokens: "
+            "lower objective.blocks, or raise data.length"
+        )
     rows = jnp.arange(lesson.tokens.shape[0], dtype=jnp.int32)[:, None]
     anchors, is_drawn = draw_anchors(lesson.labels(back=0), count, key)
     slots = jnp.arange(config.block_size, dtype=jnp.int32)
@@ -79,22 +85,72 @@ def draw_anchors(
     return drawn.astype(jnp.int32), chance >= 0
 
 
-class SlotSums(NamedTuple):
-    """What is summed over blocks beside the loss."""
+class Judged(NamedTuple):
+    """Of each slot of some blocks; what is no label counts nowhere."""
 
-    weight: Float[Array, ""]  # what the loss is divided by
-    hits: Float[Array, " K"]  # labels that are the likeliest of their slot
-    labels: Float[Array, " K"]
+    losses: Float[Array, "B J K"]
+    weights: Float[Array, "B J K"]
+    shares: Float[Array, "B J K"]  # what it counts in the mean
+    is_hit: Bool[Array, "B J K"]  # its label is the likeliest of its tokens
+    is_label: Bool[Array, "B J K"]
 
 
-def flat(x: Shaped[Array, "B J K ..."]) -> Shaped[Array, "B T ..."]:
+def loss_over_blocks(
+    judge: Callable[[Params, Blocks], Judged],
+    target: Target,
+    drafter: Any,
+    params: Params,
+    lesson: Lesson,
+    key: Key[Array, ""],
+    *,
+    count: int,
+    chunk: int,
+) -> Loss:
+    """The weighed losses of `count` blocks of each row, `chunk` of them at a time."""
+    slots = drafter.config.num_drafts
+
+    def part(readout, constants, states, rest):
+        target_params, others = constants
+        some = Blocks(*(_in_blocks(x, slots) for x in (states, *rest)))
+        judged = judge(Params(target_params, others | readout), some)
+        losses = jnp.where(judged.is_label, judged.weights * judged.losses, 0.0)
+        sums = (
+            jnp.where(judged.is_label, judged.shares, 0.0).sum(),
+            (judged.is_hit & judged.is_label).sum((0, 1), dtype=jnp.float32),
+            judged.is_label.sum((0, 1), dtype=jnp.float32),
+        )
+        return losses.sum(), sums
+
+    states, *rest = map(_flat, read_blocks(target, drafter, params, lesson, count, key))
+    readout, others = _split(params.drafter)
+    total, (share, hits, labels) = chunked_sum(
+        part, chunk * slots, readout, (params.target, others), states, tuple(rest)
+    )
+    return Loss(total, share, hits, labels)
+
+
+def check_chunk(blocks: int, chunk: int) -> None:
+    """Raise `ValueError` unless so many blocks make whole chunks."""
+    if chunk < 1 or blocks < 1 or blocks % chunk:
+        raise ValueError(f"chunks of {chunk} blocks do not divide {blocks} blocks")
+
+
+def _flat(x: Shaped[Array, "B J K ..."]) -> Shaped[Array, "B T ..."]:
     """The slots of all blocks of a row, one after another."""
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
-def in_blocks(x: Shaped[Array, "B T ..."], slots: int) -> Shaped[Array, "B J K ..."]:
+def _in_blocks(x: Shaped[Array, "B T ..."], slots: int) -> Shaped[Array, "B J K ..."]:
     """The inverse, of some blocks."""
     return x.reshape(x.shape[0], -1, slots, *x.shape[2:])
+
+
+def teacher_logits(
+    target: Target, params: Params, hidden: Float[Array, "B J K D"]
+) -> Float[Array, "B J K V"]:
+    """What the target says of the labels."""
+    logits = target.logits(params.target, _flat(hidden))
+    return _in_blocks(logits, hidden.shape[2])
 
 
 def decayed(is_label: Bool[Array, "... K"], decay: float) -> Float[Array, "... K"]:
@@ -104,7 +160,7 @@ def decayed(is_label: Bool[Array, "... K"], decay: float) -> Float[Array, "... K
     return jnp.where(is_label, weight, 0.0)
 
 
-def split_readout(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What of a block drafter's parameters makes logits of a state, and the others."""
     names = ("head", "markov", "confidence")
     readout = {name: params[name] for name in names if name in params}

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from specdec_jax._lesson import TrainableDrafter
 from specdec_jax._types import Target
-from specdec_jax.drafters import TOKENS
+from specdec_jax.nn import TOKENS
 from specdec_jax.train._corpus import Corpus
 
 _PART = 64  # rows of a unit matrix at once

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from specdec_jax._lesson import Lesson, Loss
 from specdec_jax._types import Params, Target
-from specdec_jax.drafters import TOKENS, Eagle3
-from specdec_jax.nn import Rows, chunked_sum, cross_entropy, next_states
+from specdec_jax.drafters import Eagle3
+from specdec_jax.nn import TOKENS, Rows, chunked_sum, cross_entropy, next_states
 
 _READOUT = ("norm", "head")  # what of the parameters makes logits of a state
 

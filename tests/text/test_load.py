@@ -1,15 +1,19 @@
 """`load`: a model and its tokenizer, from a file or by name, or what is wrong."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import TOKENS, write_tiny
 
 import specdec_jax as sd
+from specdec_jax.nn import Decoder
+from specdec_jax.targets import ModuleTarget, for_backend
 from specdec_jax.text import _load as module
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -36,8 +40,26 @@ def test_text_in_text_out(path, kind):
 def test_dtype(path):
     target, params, tokenizer = sd.load(path, dtype=jnp.bfloat16)
     assert params["embedding"].dtype == jnp.bfloat16
-    assert target.init_cache(1, 8).keys[0].dtype == jnp.bfloat16
+    assert target.init_cache(1, 8).keys[0].dtype == jnp.float32
     assert tokenizer.vocab_size == target.vocab_size == len(TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "cache"),
+    [
+        ("cpu", "bfloat16", "float32"),
+        ("cpu", "float32", "float32"),
+        ("cpu", "float16", "float16"),
+        ("tpu", "bfloat16", "bfloat16"),
+    ],
+)
+def test_the_cache_of_a_machine(path, monkeypatch, backend, dtype, cache):
+    """A CPU would copy one of bfloat16 at every step; no other does."""
+    config = sd.load(path).target.config
+    target = ModuleTarget(Decoder, dataclasses.replace(config, dtype=dtype))
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    keys = for_backend(target).init_cache(1, 8).keys
+    assert {x.dtype for x in keys} == {jnp.dtype(cache)}
 
 
 def test_by_name(path, monkeypatch):
