@@ -2,11 +2,13 @@
 
 One letter is one axis, everywhere in the package:
 
-    B sequences (rows)      D model width         N nodes of the draft tree, root
-    included P path slots            T block tokens        V vocabulary F feature width
-    S cache slots         K key/value heads H head width            R rows of proposal
-    laws Q states of a stop-string automaton           G groups of rows that share one E
-    stop ids of a row
+    B sequences (rows)   D model width       N nodes of the draft tree, root included
+    P path slots         T block tokens      V vocabulary          F feature width
+    S cache slots        K key/value heads   H head width          R rows of laws
+    Q states of a stop-string automaton      E stop ids of a row
+    G groups of rows that share one          L tokens that a drafter's head knows
+    J blocks of a text that a drafter is trained on, of C slots each
+    Y rank of a Markov head
 
 Data is a `NamedTuple` of arrays, configuration a frozen dataclass, parameters are
 arguments. Masks are boolean and True keeps.
