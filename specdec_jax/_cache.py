@@ -1,11 +1,16 @@
 """The committed prefix: one write per step, at each row's own length."""
 
+import dataclasses
+from typing import Any, TypeVar
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from specdec_jax._types import Cache, Pending
+
+_Model = TypeVar("_Model", bound=Any)
 
 
 def init_cache(
@@ -28,6 +33,29 @@ def init_cache(
         )
 
     return Cache(zeros(), zeros(), jnp.zeros(batch, jnp.int32))
+
+
+def cache_of(config: Any, batch: int, slots: int) -> Cache:
+    """An empty cache of a network, of its `cache_dtype` if the config has one."""
+    return init_cache(
+        layers=config.num_layers,
+        batch=batch,
+        kv_heads=config.num_kv_heads,
+        slots=slots,
+        head_width=config.head_width,
+        dtype=jnp.dtype(getattr(config, "cache_dtype", None) or config.dtype),
+    )
+
+
+def for_backend(model: _Model) -> _Model:
+    """A target or a drafter as it runs on this machine: beside weights of bfloat16 a
+    CPU keeps a cache of float32, since XLA would copy one of bfloat16 at every step.
+    """
+    config = model.config
+    if config.dtype != "bfloat16" or jax.default_backend() != "cpu":
+        return model
+    config = dataclasses.replace(config, cache_dtype="float32")
+    return dataclasses.replace(model, config=config)
 
 
 def commit(

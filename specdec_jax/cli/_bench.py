@@ -22,6 +22,7 @@ from rich.progress import (
 
 import specdec_jax as sd
 from specdec_jax import bench as measuring
+from specdec_jax._types import Drafter
 from specdec_jax.bench import Decoding, Group, Prompt, Results, Synthetic
 from specdec_jax.cli._arguments import Bench, ModelOptions
 from specdec_jax.cli._bench_tables import show
@@ -151,7 +152,7 @@ def _check(command: Bench) -> None:
     for name, values in (
         ("--batches", command.batches),
         ("--temperatures", command.temperatures),
-        ("--drafters", command.drafters),
+        ("--drafters", tuple(map(_label, command.drafters))),
     ):
         if not values:
             raise ValueError(f"{name} needs at least one value")
@@ -196,7 +197,6 @@ def _encoder(command: Bench, tokenizer: Tokenizer) -> Any:
 
 def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[Way]:
     """Plain decoding, then the drafters."""
-    nodes: Any = {} if command.nodes is None else {"num_nodes": command.nodes}
     plain = Decoding(
         measuring.PLAIN,
         model.target,
@@ -207,28 +207,52 @@ def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[
     )
     runners: list[Way] = [plain]
     for name in command.drafters:
-        if name.startswith(_MODEL):
-            options = ModelOptions(name.removeprefix(_MODEL), command.model.dtype)
-            draft = model if options == command.model else load(options, screens)
-            drafter = sd.DraftModel(draft.target, **nodes)
-            params = sd.Params(model.params, draft.params)
+        if name != measuring.PLAIN:
+            drafter, params = _drafter(name, command, model, screens)
             runners.append(
-                dataclasses.replace(plain, name=name, drafter=drafter, params=params)
+                dataclasses.replace(
+                    plain,
+                    name=_label(name),
+                    drafter=drafter,
+                    params=sd.Params(model.params, params),
+                )
             )
-        elif name.startswith(_HEAD):
-            folder, _, tree = name.removeprefix(_HEAD).partition("@")
-            drafter, head = load_head(Path(folder), model, tree or None)
-            params = sd.Params(model.params, head)
-            runners.append(
-                dataclasses.replace(plain, name=name, drafter=drafter, params=params)
-            )
-        elif name == "ngram":
-            drafter = sd.NGram(**nodes)
-            runners.append(dataclasses.replace(plain, name=name, drafter=drafter))
     if command.synthetic_acceptance is not None:
-        replay = measuring.Replay(**nodes)
+        replay = measuring.Replay(**_nodes(command))
         runners.append(Synthetic(plain, command.synthetic_acceptance, replay))
     return runners
+
+
+def _drafter(
+    name: str, command: Bench, model: sd.LanguageModel, screens: Screens
+) -> tuple[Drafter, Any]:
+    """What a name means, and its own parameters."""
+    if name.startswith(_HEAD):
+        folder, tree = _head(name)
+        return load_head(folder, model, tree)
+    if not name.startswith(_MODEL):
+        return sd.NGram(**_nodes(command)), ()
+    options = ModelOptions(name.removeprefix(_MODEL), command.model.dtype)
+    draft = model if options == command.model else load(options, screens)
+    return sd.DraftModel(draft.target, **_nodes(command)), draft.params
+
+
+def _nodes(command: Bench) -> dict[str, int]:
+    return {} if command.nodes is None else {"num_nodes": command.nodes}
+
+
+def _head(name: str) -> tuple[Path, str | None]:
+    """The folder, and the tree if it is said."""
+    folder, _, tree = name.removeprefix(_HEAD).partition("@")
+    return Path(folder), tree or None
+
+
+def _label(name: str) -> str:
+    """What tables call a drafter: a head by its folder's own name, which is short."""
+    if not name.startswith(_HEAD):
+        return name
+    folder, tree = _head(name)
+    return folder.name if tree is None else f"{folder.name}@{tree}"
 
 
 def _fitting(

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_jax import io, plan
+from specdec_jax._cache import for_backend
 from specdec_jax.cli._arguments import Info
 from specdec_jax.cli._info_head import head_folder, info_head
 from specdec_jax.cli._show import Screens, count, gigabytes, plain_table
 from specdec_jax.nn import Decoder, DecoderConfig
-from specdec_jax.targets import PRESETS, ModuleTarget, for_backend, preset
+from specdec_jax.targets import PRESETS, ModuleTarget, preset
 from specdec_jax.targets._folder import config_of
 from specdec_jax.targets._gguf import gguf_config
 

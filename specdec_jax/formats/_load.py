@@ -13,6 +13,7 @@ from jaxtyping import Int, PyTree
 
 from specdec_jax import _sharding
 from specdec_jax._best_first import MarginalTree
+from specdec_jax._cache import for_backend
 from specdec_jax._grow import GrownTree, StaticTree
 from specdec_jax._types import Target
 from specdec_jax.drafters import DFlash, DSpark, Eagle, Eagle3
@@ -83,7 +84,10 @@ def load_drafter(
                 f"{tree}"
             )
         how: dict[str, Any] = {"taps": taps, "layout": layout, "dtype": dtype}
-        return load_block_drafter(folder, target, target_params, tree=tree, **how)
+        drafter, params = load_block_drafter(
+            folder, target, target_params, tree=tree, **how
+        )
+        return for_backend(drafter), params
     said = said_by(folder, dtype=dtype)
     try:
         _check_target(said, folder, target)
@@ -110,7 +114,8 @@ def load_drafter(
             ids = ids_in(folder, size=size, vocab_size=target.vocab_size)
     except ValueError as error:
         raise ValueError(f"{folder.path}: {error}") from None
-    return drafter, _read(folder, drafter, target, target_params, ids)
+    params = _read(folder, drafter, target, target_params, ids)
+    return for_backend(drafter), params
 
 
 def _read(

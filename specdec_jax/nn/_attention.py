@@ -46,33 +46,43 @@ def attention(
         is_seen = is_seen & (at >= oldest[:, :, None])
         key_depths = depths if key_depths is None else key_depths
         mask = mask & (depths[:, :, None] - key_depths[:, None, :] < window)
-    prefix = jnp.einsum(
-        "bkgth,bksh->bkgts", grouped, prefix_keys, preferred_element_type=jnp.float32
-    )
+    prefix = scores(grouped, prefix_keys)
     prefix = jnp.where(is_seen[:, None, None, :, :], prefix, -jnp.inf)
-    block = jnp.einsum(
-        "bkgth,bksh->bkgts", grouped, block_keys, preferred_element_type=jnp.float32
-    )
+    block = scores(grouped, block_keys)
     block = jnp.where(mask[:, None, None, :, :], block, -jnp.inf)
 
     best = jnp.maximum(prefix.max(-1, initial=-jnp.inf), block.max(-1))[..., None]
     prefix, block = jnp.exp(prefix - best), jnp.exp(block - best)
     total = prefix.sum(-1) + block.sum(-1)
-    read = jnp.einsum(
-        "bkgts,bksh->bkgth",
-        prefix.astype(prefix_values.dtype),
-        prefix_values,
-        preferred_element_type=jnp.float32,
-    )
-    read += jnp.einsum(
-        "bkgts,bksh->bkgth",
-        block.astype(block_values.dtype),
-        block_values,
-        preferred_element_type=jnp.float32,
-    )
+    read = weighed(prefix.astype(prefix_values.dtype), prefix_values)
+    read += weighed(block.astype(block_values.dtype), block_values)
     return (
         (read / total[..., None])
         .transpose(0, 3, 1, 2, 4)
         .reshape(query.shape)
         .astype(query.dtype)
     )
+
+
+def scores(
+    query: Float[Array, "B K G T H"], keys: Float[Array, "B K S H"]
+) -> Float[Array, "B K G T S"]:
+    """Each query's product with each key, in float32."""
+    return _grouped("bkqh,bksh->bkqs", query, keys)
+
+
+def weighed(
+    weights: Float[Array, "B K G T S"], values: Float[Array, "B K S H"]
+) -> Float[Array, "B K G T H"]:
+    """The sum of the values with these weights, in float32."""
+    return _grouped("bkqs,bksh->bkqh", weights, values)
+
+
+def _grouped(how: str, x: Float[Array, "B K G T I"], y: Array) -> Array:
+    """A product with the queries of a group on one axis: of two, XLA would transpose
+    a copy of the cache.
+    """
+    batch, heads, group, size, inner = x.shape
+    joined = x.reshape(batch, heads, group * size, inner)
+    result = jnp.einsum(how, joined, y, preferred_element_type=jnp.float32)
+    return result.reshape(batch, heads, group, size, result.shape[-1])

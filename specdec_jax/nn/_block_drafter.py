@@ -187,15 +187,7 @@ class BlockDrafter(abc.ABC):
 
     def init(self, batch: int, slots: int) -> Cache:
         """Nothing read yet."""
-        config = self.config
-        return _cache.init_cache(
-            layers=config.num_layers,
-            batch=batch,
-            kv_heads=config.num_kv_heads,
-            slots=slots,
-            head_width=config.head_width,
-            dtype=jnp.dtype(config.dtype),
-        )
+        return _cache.cache_of(self.config, batch, slots)
 
     def update(
         self, target: Target, params: Params, state: Cache, accepted: Accepted

@@ -47,6 +47,7 @@ class EagleConfig:
     own_embedding: bool = False
     window: int | None = None
     dtype: str = "float32"
+    cache_dtype: str | None = None  # of keys and values, if it is another
 
 
 class EagleLayer(nnx.Module):

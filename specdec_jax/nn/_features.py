@@ -86,14 +86,7 @@ class FeatureDrafter(abc.ABC):
         """Nothing read yet."""
         config = self.config
         dtype = jnp.dtype(config.dtype)
-        cache = _cache.init_cache(
-            layers=config.num_layers,
-            batch=batch,
-            kv_heads=config.num_kv_heads,
-            slots=slots,
-            head_width=config.head_width,
-            dtype=dtype,
-        )
+        cache = _cache.cache_of(config, batch, slots)
         return FeatureState(cache, jnp.zeros((batch, config.width), dtype))
 
     def draft(

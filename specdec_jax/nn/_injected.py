@@ -71,6 +71,7 @@ class InjectedConfig:
     markov: MarkovConfig | None = None
     confidence: Literal["none", "state", "state and markov"] = "none"
     dtype: str = "float32"
+    cache_dtype: str | None = None  # of keys and values, if it is another
 
     def __post_init__(self):
         if self.layout not in ("anchor_discarded", "anchor_first"):

@@ -1,5 +1,7 @@
 """A matrix product that stays fast in bfloat16, forwards and backwards."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -42,21 +44,25 @@ _product.defvjp(_forward, _backward)
 
 
 def _rows(x: Float[Array, "... I"], weight: Float[Array, "O I"]) -> Array:
-    """Of any number of rows; of a single one in bfloat16 a CPU has no fast kernel, of
-    two it has.
+    """Of any number of rows, in a matrix: of more axes than two XLA would make a
+    product with a transposed copy of the weight. Of a single row in bfloat16 a CPU has
+    no fast kernel, of two it has.
     """
 
-    def as_they_are(x: Array, weight: Array) -> Array:
-        return _dot("...i,oi->...o", x, weight)
+    def as_they_are(rows: Array, weight: Array) -> Array:
+        return _dot("ti,oi->to", rows, weight)
 
-    def twice(x: Array, weight: Array) -> Array:
-        row = x.reshape(1, x.shape[-1])
-        both = _dot("ti,oi->to", jnp.concatenate([row, row]), weight)
-        return both[0].reshape(*x.shape[:-1], -1)
+    def twice(rows: Array, weight: Array) -> Array:
+        return _dot("ti,oi->to", jnp.concatenate([rows, rows]), weight)[:1]
 
-    if x.size != x.shape[-1] or x.dtype != jnp.bfloat16:
-        return as_they_are(x, weight)
-    return jax.lax.platform_dependent(x, weight, cpu=twice, default=as_they_are)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    if rows.shape[0] == 1 and x.dtype == jnp.bfloat16:
+        result = jax.lax.platform_dependent(
+            rows, weight, cpu=twice, default=as_they_are
+        )
+    else:
+        result = as_they_are(rows, weight)
+    return result.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def _dot(how: str, x: Array, y: Array) -> Array:

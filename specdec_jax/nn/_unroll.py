@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from specdec_jax.nn._attention import scores, weighed
+
 
 class Rows(NamedTuple):
     """Keys and values of every depth so far, of each layer: depth 0 is the genuine
@@ -76,19 +78,19 @@ def _attention(
     scale = width**-0.5 if scale is None else scale
     grouped = query.reshape(batch, size, kv_heads, heads // kv_heads, width)
     grouped = grouped.transpose(0, 2, 3, 1, 4) * jnp.asarray(scale, query.dtype)
-    wide = {"preferred_element_type": jnp.float32}
-    genuine = jnp.einsum("bkgth,bksh->bkgts", grouped, keys[0], **wide)
+    genuine = scores(grouped, keys[0])
     genuine = jnp.where(mask[:, None, None], genuine, -jnp.inf)
-    own = [jnp.einsum("bkgth,bkth->bkgt", grouped, key, **wide) for key in keys[1:]]
+    own = [
+        jnp.einsum("bkgth,bkth->bkgt", grouped, x, preferred_element_type=jnp.float32)
+        for x in keys[1:]
+    ]
     best = genuine.max(-1)
     for score in own:
         best = jnp.maximum(best, score)
     best = jax.lax.stop_gradient(best)
     weights = jnp.exp(genuine - best[..., None])
     total = weights.sum(-1)
-    read = jnp.einsum(
-        "bkgts,bksh->bkgth", weights.astype(query.dtype), values[0], **wide
-    )
+    read = weighed(weights.astype(query.dtype), values[0])
     for score, value in zip(own, values[1:], strict=True):
         weight = jnp.exp(score - best)
         total = total + weight

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -92,16 +91,7 @@ class ModuleTarget:
 
     def init_cache(self, batch: int, slots: int) -> Cache:
         """An empty cache, of the configuration's `cache_dtype` if it has one."""
-        config = self.config
-        dtype = getattr(config, "cache_dtype", None) or config.dtype
-        return _cache.init_cache(
-            layers=config.num_layers,
-            batch=batch,
-            kv_heads=config.num_kv_heads,
-            slots=slots,
-            head_width=config.head_width,
-            dtype=jnp.dtype(dtype),
-        )
+        return _cache.cache_of(self.config, batch, slots)
 
     def embed(self, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """What enters layer 0."""
@@ -182,14 +172,3 @@ class ModuleTarget:
 def _graph(module: Any, config: Any) -> nnx.GraphDef:
     """What a module is besides its parameters; made once, without any arithmetic."""
     return nnx.split(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))[0]
-
-
-def for_backend(target: ModuleTarget) -> ModuleTarget:
-    """The target as it runs on this machine: beside weights of bfloat16 a CPU keeps a
-    cache of float32, since XLA would copy one of bfloat16 at every step there.
-    """
-    config = target.config
-    if config.dtype != "bfloat16" or jax.default_backend() != "cpu":
-        return target
-    config = dataclasses.replace(config, cache_dtype="float32")
-    return dataclasses.replace(target, config=config)

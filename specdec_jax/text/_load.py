@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from specdec_jax._cache import for_backend
 from specdec_jax._types import Target
 from specdec_jax.io import GGUF, MODELS, Folder, fetch
-from specdec_jax.targets import for_backend, from_folder, from_gguf
+from specdec_jax.targets import from_folder, from_gguf
 from specdec_jax.text._tokenizer import Tokenizer
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

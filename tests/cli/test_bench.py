@@ -78,7 +78,7 @@ def test_a_head(run, path, tmp_path):
     options = ("--tasks", "x", "--per-task=1", "--nodes=4", "--drafters")
     status, _, _, results = run(*options, f"head:{head}")
     (summary,) = results["summary"]
-    assert status == 0 and summary["drafter"] == f"head:{head}"
+    assert status == 0 and summary["drafter"] == head.name
     assert summary["same_text"] == summary["rows"] == 1
     (tmp_path / "out.json").unlink()
     status, _, err, _ = run(*options, f"head:{tmp_path}")

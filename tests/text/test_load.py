@@ -12,8 +12,9 @@ import pytest
 from tiny import TOKENS, write_tiny
 
 import specdec_jax as sd
+from specdec_jax._cache import for_backend
 from specdec_jax.nn import Decoder
-from specdec_jax.targets import ModuleTarget, for_backend
+from specdec_jax.targets import ModuleTarget
 from specdec_jax.text import _load as module
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -86,8 +86,8 @@ def test_a_second_run_takes_the_features_that_are_there(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", small.RUNS)
 def test_it_learns_by_heart(name, tmp_path):
-    """Fifty texts, over and over: the loss falls, and drafts of what was learned are
-    right.
+    """Fifty texts, over and over: the loss falls (that of DSpark has floors: the laws'
+    distance counts, and a confidence is a coin's), and what was learned is drafted.
     """
     recipe = small.recipe(
         name,
@@ -96,14 +96,17 @@ def test_it_learns_by_heart(name, tmp_path):
         data=train.Data(length=64, rows=4, held_out=8),
         optimizer=train.Optimizer(peak=1e-2, warmup=10),
     )
-    losses = []
+    losses, right = [], []
 
     def report(event):
         if isinstance(event, train.Trained):
             losses.append(event.loss)
+            right.append(event.accuracy[0])
 
     fitted = small.fit(recipe, tmp_path, report=report)
-    assert np.mean(losses[-3:]) < 0.5 * losses[0]
+    fall = 0.8 if name == "dspark" else 0.5
+    assert np.mean(losses[-3:]) < fall * losses[0]
+    assert right[0] < 0.2 and np.mean(right[-3:]) > 0.4, right
     corpus = small.corpus().part(0, 8)
     stats = train.simulate(
         small.TARGET,
