@@ -237,7 +237,7 @@ def _drafter(
     return sd.DraftModel(draft.target, **_nodes(command)), draft.params
 
 
-def _nodes(command: Bench) -> dict[str, int]:
+def _nodes(command: Bench) -> dict[str, Any]:
     return {} if command.nodes is None else {"num_nodes": command.nodes}
 
 

@@ -84,10 +84,10 @@ def load_drafter(
                 f"{tree}"
             )
         how: dict[str, Any] = {"taps": taps, "layout": layout, "dtype": dtype}
-        drafter, params = load_block_drafter(
+        block, params = load_block_drafter(
             folder, target, target_params, tree=tree, **how
         )
-        return for_backend(drafter), params
+        return for_backend(block), params
     said = said_by(folder, dtype=dtype)
     try:
         _check_target(said, folder, target)

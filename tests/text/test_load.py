@@ -56,8 +56,9 @@ def test_dtype(path):
 )
 def test_the_cache_of_a_machine(path, monkeypatch, backend, dtype, cache):
     """A CPU would copy one of bfloat16 at every step; no other does."""
-    config = sd.load(path).target.config
-    target = ModuleTarget(Decoder, dataclasses.replace(config, dtype=dtype))
+    loaded = sd.load(path).target
+    assert isinstance(loaded, ModuleTarget)
+    target = ModuleTarget(Decoder, dataclasses.replace(loaded.config, dtype=dtype))
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     keys = for_backend(target).init_cache(1, 8).keys
     assert {x.dtype for x in keys} == {jnp.dtype(cache)}
