@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_jax.nn import product
+from specdec_jax.nn._attention import attention
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -32,3 +33,30 @@ def test_a_row_is_the_same_whatever_is_beside_it(dtype, shape):
     np.testing.assert_allclose(
         to_weight.astype(jnp.float32), expected, atol=error, rtol=error
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 3)])
+def test_no_weight_is_transposed(shape):
+    """Rows on two axes, in a loop and in bfloat16, a CPU would multiply with a copy."""
+    x, weight = jnp.zeros((*shape, 24), "bfloat16"), jnp.zeros((56, 24), "bfloat16")
+
+    def loop(x, weight):
+        def step(_, x):
+            return x + product(x, weight)[..., :24].astype(x.dtype)
+
+        return jax.lax.fori_loop(0, 3, step, x)
+
+    program = jax.jit(loop).lower(x, weight).compile().as_text() or ""
+    assert "bf16[56,24]{1,0}" in program and "bf16[24,56]" not in program
+
+
+def test_no_cache_is_transposed():
+    """Nor the keys where queries are on two axes, those of a group and those of a
+    block.
+    """
+    query, keys = jnp.zeros((1, 4, 6, 16)), jnp.zeros((1, 2, 40, 16))
+    block, mask = jnp.zeros((1, 2, 4, 16)), jnp.ones((1, 4, 4), jnp.bool_)
+    length, depths = jnp.array([9]), jnp.arange(4)[None]
+    arguments = (query, keys, keys, length, block, block, mask, depths)
+    program = jax.jit(attention).lower(*arguments).compile().as_text() or ""
+    assert "2,40,16]" in program and "2,16,40]" not in program

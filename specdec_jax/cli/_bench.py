@@ -152,7 +152,7 @@ def _check(command: Bench) -> None:
     for name, values in (
         ("--batches", command.batches),
         ("--temperatures", command.temperatures),
-        ("--drafters", tuple(map(_label, command.drafters))),
+        ("--drafters", command.drafters),
     ):
         if not values:
             raise ValueError(f"{name} needs at least one value")
@@ -206,17 +206,12 @@ def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[
         tuple(model.tokenizer.stop_ids),
     )
     runners: list[Way] = [plain]
-    for name in command.drafters:
-        if name != measuring.PLAIN:
-            drafter, params = _drafter(name, command, model, screens)
-            runners.append(
-                dataclasses.replace(
-                    plain,
-                    name=_label(name),
-                    drafter=drafter,
-                    params=sd.Params(model.params, params),
-                )
-            )
+    for name, label in _labels(command.drafters).items():
+        drafter, params = _drafter(name, command, model, screens)
+        params = sd.Params(model.params, params)
+        runners.append(
+            dataclasses.replace(plain, name=label, drafter=drafter, params=params)
+        )
     if command.synthetic_acceptance is not None:
         replay = measuring.Replay(**_nodes(command))
         runners.append(Synthetic(plain, command.synthetic_acceptance, replay))
@@ -247,12 +242,17 @@ def _head(name: str) -> tuple[Path, str | None]:
     return Path(folder), tree or None
 
 
-def _label(name: str) -> str:
-    """What tables call a drafter: a head by its folder's own name, which is short."""
-    if not name.startswith(_HEAD):
-        return name
-    folder, tree = _head(name)
-    return folder.name if tree is None else f"{folder.name}@{tree}"
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """What tables call each drafter but plain decoding: a head by its folder's own
+    name, which is short, unless another goes by that name too.
+    """
+    short = {name: name for name in names if name != measuring.PLAIN}
+    for name in short:
+        if name.startswith(_HEAD):
+            folder, tree = _head(name)
+            short[name] = folder.name if tree is None else f"{folder.name}@{tree}"
+    taken = Counter([measuring.PLAIN, *short.values()])
+    return {name: x if taken[x] == 1 else name for name, x in short.items()}
 
 
 def _fitting(

@@ -79,8 +79,8 @@ def weighed(
 
 
 def _grouped(how: str, x: Float[Array, "B K G T I"], y: Array) -> Array:
-    """A product with the queries of a group on one axis: of two, XLA would transpose
-    a copy of the cache.
+    """A product with the queries of a group on one axis: on two, a CPU would multiply
+    them with a transposed copy of the cache.
     """
     batch, heads, group, size, inner = x.shape
     joined = x.reshape(batch, heads, group * size, inner)

@@ -44,9 +44,9 @@ _product.defvjp(_forward, _backward)
 
 
 def _rows(x: Float[Array, "... I"], weight: Float[Array, "O I"]) -> Array:
-    """Of any number of rows, in a matrix: of more axes than two XLA would make a
-    product with a transposed copy of the weight. Of a single row in bfloat16 a CPU has
-    no fast kernel, of two it has.
+    """Of any number of rows, as a matrix: in a loop, and in bfloat16, a CPU would
+    multiply rows on two axes with a transposed copy of the weight. For a single such
+    row it has no fast kernel, for two it has.
     """
 
     def as_they_are(rows: Array, weight: Array) -> Array:

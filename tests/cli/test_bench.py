@@ -85,6 +85,18 @@ def test_a_head(run, path, tmp_path):
     assert status == 2 and "config.json" in err
 
 
+def test_heads_of_one_name(run, path, tmp_path):
+    """Two folders that are called the same are told apart by their paths."""
+    target = sd.load(path).target
+    heads = [str(write_tiny_head(tmp_path / x / "head", target)) for x in ("a", "b")]
+    options = ("--tasks", "x", "--per-task=1", "--drafters", "ngram")
+    names = [f"head:{x}" for x in heads]
+    status, _, _, results = run(*options, *names, f"{names[0]}@chain:2")
+    assert status == 0
+    shown = [row["drafter"] for row in results["summary"] if row["task"] == "x"]
+    assert shown == ["ngram", *names, "head@chain:2"]
+
+
 def test_resumes(run, monkeypatch):
     """Ctrl-C loses nothing; the same command goes on; another one is refused."""
     measure, calls = measuring.measure, []

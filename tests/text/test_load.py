@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small import DFLASH, EAGLE
 from tiny import TOKENS, write_tiny
 
 import specdec_jax as sd
 from specdec_jax._cache import for_backend
-from specdec_jax.nn import Decoder
-from specdec_jax.targets import ModuleTarget
 from specdec_jax.text import _load as module
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -56,11 +55,18 @@ def test_dtype(path):
 )
 def test_the_cache_of_a_machine(path, monkeypatch, backend, dtype, cache):
     """A CPU would copy one of bfloat16 at every step; no other does."""
-    loaded = sd.load(path).target
-    assert isinstance(loaded, ModuleTarget)
-    target = ModuleTarget(Decoder, dataclasses.replace(loaded.config, dtype=dtype))
+
+    def here(model):
+        config = dataclasses.replace(model.config, dtype=dtype)
+        return for_backend(dataclasses.replace(model, config=config))
+
+    target = sd.load(path).target
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    keys = for_backend(target).init_cache(1, 8).keys
+    keys = (
+        *here(target).init_cache(1, 8).keys,
+        *here(EAGLE).init(1, 8).cache.keys,
+        *here(DFLASH).init(1, 8).keys,
+    )
     assert {x.dtype for x in keys} == {jnp.dtype(cache)}
 
 

@@ -86,13 +86,14 @@ def test_a_second_run_takes_the_features_that_are_there(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", small.RUNS)
 def test_it_learns_by_heart(name, tmp_path):
-    """Fifty texts, over and over: the loss falls (that of DSpark has floors: the laws'
-    distance counts, and a confidence is a coin's), and what was learned is drafted.
+    """Fifty texts, over and over: the loss falls, and drafts of what was learned are
+    right. DSpark, which learns whole laws and confidences, takes longer.
     """
+    steps = 1000 if name == "dspark" else 300
     recipe = small.recipe(
         name,
-        steps=300,
-        evaluation=train.Evaluation(every=300, prompts=8, new_tokens=16),
+        steps=steps,
+        evaluation=train.Evaluation(every=steps, prompts=8, new_tokens=16),
         data=train.Data(length=64, rows=4, held_out=8),
         optimizer=train.Optimizer(peak=1e-2, warmup=10),
     )
@@ -104,8 +105,7 @@ def test_it_learns_by_heart(name, tmp_path):
             right.append(event.accuracy[0])
 
     fitted = small.fit(recipe, tmp_path, report=report)
-    fall = 0.8 if name == "dspark" else 0.5
-    assert np.mean(losses[-3:]) < fall * losses[0]
+    assert np.mean(losses[-3:]) < 0.5 * losses[0]
     assert right[0] < 0.2 and np.mean(right[-3:]) > 0.4, right
     corpus = small.corpus().part(0, 8)
     stats = train.simulate(
