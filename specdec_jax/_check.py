@@ -14,6 +14,7 @@ from specdec_jax._door import Prompts, make_program
 from specdec_jax._generate import generate
 from specdec_jax._options import Request, Sampling, make_request
 from specdec_jax._run import Program, Run
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._state import init_state
 from specdec_jax._types import (
     Block,
@@ -68,6 +69,7 @@ def check_lossless(
     *,
     sampling: Sampling,
     max_length: int | None = None,
+    schedule: Schedule | None = None,
     tolerance: float = 1e-3,
 ) -> LosslessReport:
     """Compare speculation with plain decoding, token by token, under the same seed.
@@ -80,7 +82,13 @@ def check_lossless(
         target, params, Plain(), prompts, sampling=sampling, max_length=max_length
     )
     found = generate(
-        target, params, drafter, prompts, sampling=sampling, max_length=max_length
+        target,
+        params,
+        drafter,
+        prompts,
+        sampling=sampling,
+        max_length=max_length,
+        schedule=schedule,
     )
     request = make_request(sampling, batch=len(prompts), vocab_size=target.vocab_size)
     slots = found.state.tokens.shape[1]

@@ -11,7 +11,7 @@ import tokenizers
 
 import specdec_jax as sd
 from specdec_jax._types import Target
-from specdec_jax.nn import EagleConfig
+from specdec_jax.nn import EagleConfig, InjectedConfig, MarkovConfig
 
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 CONTROL = ["<|im_start|>", "<|im_end|>"]
@@ -85,4 +85,26 @@ def write_tiny_head(path: Path, target: Target) -> Path:
     drafter = sd.Eagle(config)
     params = drafter.init_params(jax.random.key(0), target)
     sd.save_drafter(path, drafter, params, target, format="eagle")
+    return path
+
+
+def write_tiny_block(path: Path, target: Target) -> Path:
+    """A random DSpark for it, as its authors publish theirs: it says how sure it is."""
+    config = InjectedConfig(
+        width=_WIDTH,
+        num_heads=_HEADS,
+        num_kv_heads=1,
+        head_width=8,
+        mlp_width=_MLP,
+        num_layers=1,
+        feature_width=_WIDTH,
+        block_size=4,
+        mask_id=len(TOKENS) - 1,
+        layout="anchor_first",
+        markov=MarkovConfig(rank=4),
+        confidence="state and markov",
+    )
+    drafter = sd.DSpark(config, taps=(0,))
+    params = drafter.init_params(jax.random.key(0), target)
+    sd.save_drafter(path, drafter, params, target, format="specforge")
     return path

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from specdec_jax._door import choose_chunk
 from specdec_jax._generate import Generation, generate
 from specdec_jax._options import Sampling
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._state import slots_for
 from specdec_jax._stats import Stats
 from specdec_jax._types import Drafter, Params, Target
@@ -59,6 +60,7 @@ class Decoding:
         drafter: what proposes.
         new_tokens: the most that `run` will be asked for; it sets the cache's slots.
         stop_ids: end a row.
+        schedules: how much of a draft is verified, by temperature; all by default.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Decoding:
     drafter: Drafter
     new_tokens: int
     stop_ids: tuple[int, ...]
+    schedules: Mapping[float, Schedule] = dataclasses.field(default_factory=dict)
 
     def slots(self, group: Group) -> int:
         """Of the cache."""
@@ -74,10 +77,11 @@ class Decoding:
         return slots_for(self.target, longest + self.new_tokens)
 
     def kind(self, group: Group) -> Hashable:
-        """Slots, prompt tokens read at once, and rows."""
+        """Slots, prompt tokens read at once, rows and schedule."""
         unread = max(len(prompt.ids) for prompt in group.prompts) - 1
         chunk = choose_chunk(unread, group.batch)
-        return self.slots(group), chunk, group.batch
+        schedule = self.schedules.get(group.temperature)
+        return self.slots(group), chunk, group.batch, schedule
 
     def run(self, group: Group, *, limit: int) -> Timed:
         """In two calls, so that reading the prompt is timed apart."""
@@ -122,6 +126,7 @@ class Decoding:
                 max_new_tokens=limits,
                 stop_ids=self.stop_ids,
             ),
+            schedule=self.schedules.get(group.temperature),
             **more,
         )
         jax.block_until_ready(generation.state)

@@ -19,6 +19,7 @@ class Results:
         left_out: prompts that were too long, by task.
         groups: one record for each group of prompts, as `measure` returns them.
         profile: one record for each drafter, temperature and batch, if asked for.
+        costs: one for each drafter and batch of which a cost table tells.
     """
 
     arguments: dict[str, Any]
@@ -26,6 +27,7 @@ class Results:
     left_out: dict[str, int] = dataclasses.field(default_factory=dict)
     groups: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     profile: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    costs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def done(self) -> set[tuple[str, float, int, int]]:
@@ -44,6 +46,7 @@ class Results:
             "left_out": [self.left_out],
             "summary": summary,
             "profile": fields["profile"],
+            "costs": fields["costs"],
             "groups": fields["groups"],
         }
         text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
@@ -103,6 +106,7 @@ def begin(
         found["left_out"][0],
         found["groups"],
         found["profile"],
+        found.get("costs", []),
     )
 
 

@@ -2,6 +2,7 @@
 2026, arXiv 2607.05147, §3.2.1).
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,16 @@ class Outcomes(NamedTuple):
     def of(self, chosen: Bool[np.ndarray, " n"]) -> "Outcomes":
         """Some of the steps."""
         return Outcomes(*(x[chosen] for x in self))
+
+
+def join(parts: Sequence[Outcomes]) -> Outcomes:
+    """Of several batches, their texts numbered through."""
+    texts = np.cumsum([0, *(part.text.max(initial=-1) + 1 for part in parts)])
+    shifted = [
+        part._replace(text=part.text + before)
+        for part, before in zip(parts, texts[:-1], strict=True)
+    ]
+    return Outcomes(*(np.concatenate(x) for x in zip(*shifted, strict=True)))
 
 
 def fit(outcomes: Outcomes, loss: Loss = "ece") -> tuple[float, ...]:

@@ -100,6 +100,7 @@ def _stream(
         samples=options.samples,
         logprobs=options.logprobs,
         state=state,
+        schedule=setup.schedule,
     )
 
 

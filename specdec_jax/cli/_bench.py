@@ -7,29 +7,23 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 
 import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax._types import Drafter
 from specdec_jax.bench import Decoding, Group, Prompt, Results, Synthetic
-from specdec_jax.cli._arguments import Bench, ModelOptions
+from specdec_jax.cli._arguments_measuring import Bench
 from specdec_jax.cli._bench_tables import show
-from specdec_jax.cli._heads import load_head
+from specdec_jax.cli._heads import HeadName, load_head, read_name
+from specdec_jax.cli._options import ModelOptions
+from specdec_jax.cli._prompts import encoder
+from specdec_jax.cli._schedules import find_calibration, find_cost, make_schedule
 from specdec_jax.cli._setup import load
-from specdec_jax.cli._show import Screens
-from specdec_jax.text import Tokenizer
+from specdec_jax.cli._show import Screens, progress_bar
+from specdec_jax.schedule import CostTable, Profile, Schedule
 
 _MODEL, _HEAD = "draft-model:", "head:"
 _PROFILED = 32  # tokens
@@ -52,14 +46,17 @@ def bench(command: Bench, screens: Screens) -> int:
         command.output, _identity(command), machine, restart=command.restart
     )
     model = load(command.model, screens)
-    encoded = measuring.encode_rows(rows, _encoder(command, model.tokenizer))
-    runners = _runners(command, model, screens)
+    encode = encoder(model.tokenizer) if command.chat else model.tokenizer.encode
+    encoded = measuring.encode_rows(rows, encode)
+    tables = [CostTable.load(file) for file in command.costs]
+    runners = _runners(command, model, tables, screens)
+    results.costs = _costs(command, runners, tables)
     prompts, results.left_out = _fitting(command, encoded, runners)
     groups = measuring.make_groups(
         prompts, temperatures=command.temperatures, batches=command.batches
     )
     try:
-        with _progress(screens.err) as progress:
+        with progress_bar(screens.err) as progress:
             _measure_all(command, results, groups, runners, progress)
     except KeyboardInterrupt:
         screens.err.print(
@@ -166,13 +163,19 @@ def _check(command: Bench) -> None:
             raise ValueError(
                 f"there is no drafter {name!r}: there are ngram, plain, "
                 "draft-model:NAME, where NAME is a known model or a file, and "
-                "head:FOLDER or head:FOLDER@TREE"
+                "head:FOLDER, head:FOLDER@TREE or head:FOLDER@TREE@SCHEDULE"
             )
     share = command.synthetic_acceptance
     if share is not None and not 0 <= share <= 1:
         raise ValueError(f"--synthetic-acceptance must be in [0, 1], not {share}")
     if share is not None and any(command.temperatures):
         raise ValueError("--synthetic-acceptance goes with --temperatures 0 only")
+    heads = [read_name(_without(x)) for x in command.drafters if x.startswith(_HEAD)]
+    if command.profile and any(head.schedule is not None for head in heads):
+        raise ValueError(
+            "--profile takes apart steps that are all alike, and a schedule's are not: "
+            "leave one of them out"
+        )
 
 
 def _identity(command: Bench) -> dict[str, Any]:
@@ -182,6 +185,7 @@ def _identity(command: Bench) -> dict[str, Any]:
     identity = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
     digest = hashlib.sha256(command.prompts.read_bytes()).hexdigest()
     return identity | {
+        "costs": [file.name for file in command.costs],
         "prompts": command.prompts.name,
         "prompts_sha256": digest[:16],
         "model": command.model.model,
@@ -189,13 +193,12 @@ def _identity(command: Bench) -> dict[str, Any]:
     }
 
 
-def _encoder(command: Bench, tokenizer: Tokenizer) -> Any:
-    if not command.chat or tokenizer.chat_template is None:
-        return tokenizer.encode
-    return lambda text: tokenizer.encode_chat([{"role": "user", "content": text}])
-
-
-def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[Way]:
+def _runners(
+    command: Bench,
+    model: sd.LanguageModel,
+    tables: Sequence[CostTable],
+    screens: Screens,
+) -> list[Way]:
     """Plain decoding, then the drafters."""
     plain = Decoding(
         measuring.PLAIN,
@@ -209,9 +212,11 @@ def _runners(command: Bench, model: sd.LanguageModel, screens: Screens) -> list[
     for name, label in _labels(command.drafters).items():
         drafter, params = _drafter(name, command, model, screens)
         params = sd.Params(model.params, params)
-        runners.append(
-            dataclasses.replace(plain, name=label, drafter=drafter, params=params)
-        )
+        way = dataclasses.replace(plain, name=label, drafter=drafter, params=params)
+        if name.startswith(_HEAD):
+            schedules = _schedules(command, read_name(_without(name)), way, tables)
+            way = dataclasses.replace(way, schedules=schedules)
+        runners.append(way)
     if command.synthetic_acceptance is not None:
         replay = measuring.Replay(**_nodes(command))
         runners.append(Synthetic(plain, command.synthetic_acceptance, replay))
@@ -223,8 +228,8 @@ def _drafter(
 ) -> tuple[Drafter, Any]:
     """What a name means, and its own parameters."""
     if name.startswith(_HEAD):
-        folder, tree = _head(name)
-        return load_head(folder, model, tree)
+        head = read_name(_without(name))
+        return load_head(head.folder, model, head.tree)
     if not name.startswith(_MODEL):
         return sd.NGram(**_nodes(command)), ()
     options = ModelOptions(name.removeprefix(_MODEL), command.model.dtype)
@@ -236,10 +241,56 @@ def _nodes(command: Bench) -> dict[str, Any]:
     return {} if command.nodes is None else {"num_nodes": command.nodes}
 
 
-def _head(name: str) -> tuple[Path, str | None]:
-    """The folder, and the tree if it is said."""
-    folder, _, tree = name.removeprefix(_HEAD).partition("@")
-    return Path(folder), tree or None
+def _without(name: str) -> str:
+    return name.removeprefix(_HEAD)
+
+
+def _schedules(
+    command: Bench, head: HeadName, way: Decoding, tables: Sequence[CostTable]
+) -> dict[float, Schedule]:
+    """What is said of how much to verify, with the calibration of each temperature."""
+    if head.schedule is None:
+        return {}
+    cost = find_cost(tables, way.target, way.params, way.drafter)
+    if cost is None and tables and command.costs:
+        raise ValueError(
+            f"none of --costs is of this machine and {way.name}: specdec-jax "
+            "measure-cost makes one"
+        )
+    profiles = {t: Profile("match", way.drafter.kind, t) for t in command.temperatures}
+    return {
+        t: make_schedule(head.schedule, cost, find_calibration(head.folder, profile))
+        for t, profile in profiles.items()
+    }
+
+
+def _costs(
+    command: Bench, runners: Sequence[Way], tables: Sequence[CostTable]
+) -> list[dict[str, Any]]:
+    """Seconds of a step's parts with each drafter that is verified as a whole, where a
+    table knows them.
+    """
+    found = []
+    for way in runners:
+        if isinstance(way, Synthetic) or way.schedules or way.drafter.num_nodes == 1:
+            continue
+        table = find_cost(tables, way.target, way.params, way.drafter)
+        for batch in command.batches:
+            if table is None or batch > table.batches[-1]:
+                continue
+            nodes = way.drafter.num_nodes
+            (step,) = table.seconds(batch, [nodes]).tolist()
+            found.append(
+                {
+                    "drafter": way.name,
+                    "batch": batch,
+                    "nodes": nodes,
+                    "plain": table.plain(batch),
+                    "draft": table.drafting(batch),
+                    "verify": step - table.drafting(batch),
+                }
+            )
+    return found
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
@@ -249,8 +300,7 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     short = {name: name for name in names if name != measuring.PLAIN}
     for name in short:
         if name.startswith(_HEAD):
-            folder, tree = _head(name)
-            short[name] = folder.name if tree is None else f"{folder.name}@{tree}"
+            short[name] = read_name(_without(name)).short
     taken = Counter([measuring.PLAIN, *short.values()])
     return {name: x if taken[x] == 1 else name for name, x in short.items()}
 
@@ -278,17 +328,3 @@ def _fitting(
         )
     left_out = Counter(prompt.task for prompt in prompts if len(prompt.ids) > longest)
     return fitting, dict(left_out)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

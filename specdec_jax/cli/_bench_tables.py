@@ -36,6 +36,9 @@ def show(
         out.print(Text(f"\ntemperature {temperature:g}, batch {batch}", "bold"))
         out.print(_speeds(chosen))
         out.print(_acceptance(chosen))
+    if results.costs:
+        out.print(Text("\npredicted by --costs", "bold"))
+        out.print(_predictions(results, summaries))
     if results.profile:
         out.print(Text("\none step, milliseconds", "bold"))
         out.print(_pieces(results))
@@ -100,6 +103,34 @@ def _acceptance(summaries: Sequence[Summary]) -> Table:
         table.add_row(x.drafter, "accepted at least this deep", *kept)
         table.add_row("", "… where proposed, all before kept", *conditional)
         table.add_row("", "… exactly this deep", *exactly)
+    return table
+
+
+def _predictions(results: Results, summaries: Sequence[Summary]) -> Table:
+    """τ and a step's parts make a speed-up; beside it what was measured, over all
+    tasks.
+    """
+    table = _table(
+        "drafter", "temperature", "batch", "plain ms", "draft ms", "verify ms", "τ",
+        "predicted", "measured",
+    )  # fmt: skip
+    costs = {(x["drafter"], x["batch"]): x for x in results.costs}
+    whole = [x for x in summaries if x.task == ALL] or summaries
+    for x in whole:
+        cost = costs.get((x.drafter, x.batch))
+        if cost is None or x.acceptance_length is None:
+            continue
+        parts = [cost[name] for name in ("plain", "draft", "verify")]
+        plain, draft, verify = parts
+        table.add_row(
+            x.drafter,
+            f"{x.temperature:g}",
+            str(x.batch),
+            *(f"{1e3 * part:.1f}" for part in parts),
+            f"{x.acceptance_length:.2f}",
+            f"{x.acceptance_length * plain / (draft + verify):.2f}",
+            f"{x.pooled_ratio:.2f}",
+        )
     return table
 
 

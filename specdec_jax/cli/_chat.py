@@ -103,7 +103,9 @@ def next_prompt(
 
 def chat(command: Chat, screens: Screens) -> int:
     """Talk until the end of the input; the exit status."""
-    setup = set_up(command.model, command.drafting, command.sampling, screens)
+    setup = set_up(
+        command.model, command.drafting, command.scheduling, command.sampling, screens
+    )
     if setup.model.tokenizer.chat_template is None:
         raise ValueError("this model has no chat template: it cannot chat")
     options = Options(command.drafting.rule)

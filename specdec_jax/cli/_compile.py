@@ -10,8 +10,9 @@ from rich.text import Text
 import specdec_jax as sd
 from specdec_jax import plan
 from specdec_jax._types import Drafter
-from specdec_jax.cli._arguments import Compile
+from specdec_jax.cli._arguments_measuring import Compile
 from specdec_jax.cli._show import Screens, gigabytes, plain_table, versions
+from specdec_jax.schedule import CostTable, EarlyStop, Schedule, Work
 from specdec_jax.targets import ModuleTarget, preset
 
 _NODES = 16
@@ -33,9 +34,12 @@ def compile(command: Compile, screens: Screens) -> int:
         if command.mesh is None
         else _mesh(command.mesh)
     )
+    schedule = _schedule(command, target, drafters[0], topology, mesh)
     jax.config.update("jax_enable_compilation_cache", False)  # it is to be timed
     with screens.err.status(f"Compiling {command.model} for {topology.name} …"):
-        found = plan.plan(command.model, target, drafters, topology, mesh, **sizes)
+        found = plan.plan(
+            command.model, target, drafters, topology, mesh, schedule=schedule, **sizes
+        )
     speculative, plain = found.steps[0], found.steps[-1]
     taus = command.tau or _TAUS
     speed_up = {tau: plan.speed_up(speculative, plain, tau) for tau in taus}
@@ -86,6 +90,40 @@ def _drafters(command: Compile, target: ModuleTarget) -> list[Drafter]:
     if command.drafter == "dspark":
         return [plan.dspark(target), sd.Plain()]
     return [sd.Plain()]
+
+
+def _schedule(
+    command: Compile,
+    target: ModuleTarget,
+    drafter: Drafter,
+    topology: plan.Topology,
+    mesh: dict[str, int],
+) -> Schedule | None:
+    """A choice among the widths that are asked for, by a roofline of the target's
+    forward.
+    """
+    if not command.widths:
+        return None
+    if command.drafter != "dspark":
+        raise ValueError(
+            "--widths is for drafters that say how sure they are, like dspark: it does "
+            f"not go with --drafter {command.drafter}"
+        )
+    size = plan.sizes(target, batch=command.batch, slots=command.slots, mesh=mesh)
+    chip, rows = topology.chip, command.batch // mesh["data"]
+    # Arithmetic and traffic one after the other: were the longer of them all, many a
+    # slice would have no choice to make.
+    cost = CostTable.roofline(
+        flops=chip.flops,
+        bandwidth=chip.bandwidth,
+        target=Work(0, 2 * size.parameters / mesh["model"] / mesh["data"]),
+        drafter=Work(size.weights / 10, 0),
+        batches=[command.batch],
+        widths=command.widths,
+        overhead=plan.step_bytes(target, size, rows=rows, nodes=1, vmem=chip.vmem)
+        / chip.bandwidth,
+    )
+    return EarlyStop(cost)
 
 
 def _tree(command: Compile, target: ModuleTarget) -> sd.GrownTree:
@@ -173,6 +211,9 @@ def _table(found: plan.Plan) -> Table:
     table.add_section()
     add("a step takes at least", *(f"{step.seconds * 1e3:.2f} ms" for step in steps))
     add("bound by", *(_bound(step, found.topology.chip) for step in steps))
+    for width, seconds in steps[0].widths.items():
+        others = [""] * (len(steps) - 1)
+        add(f"  if {width} are read of each row", f"{seconds * 1e3:.2f} ms", *others)
     return table
 
 

@@ -4,49 +4,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
 import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
-from specdec_jax.cli._arguments import Evaluate
+from specdec_jax.cli._arguments_measuring import Evaluate
 from specdec_jax.cli._heads import with_tree
+from specdec_jax.cli._prompts import fitting_prompts, read_files
 from specdec_jax.cli._setup import load
-from specdec_jax.cli._show import Screens, plain_table
+from specdec_jax.cli._show import Screens, plain_table, progress_bar
 
 
 def evaluate(command: Evaluate, screens: Screens) -> int:
     """Answer the prompts with every tree and show what was accepted; status 0."""
-    rows = []
-    for file in command.prompts:
-        rows += measuring.choose_rows(
-            measuring.read_rows(file), tasks=(), per_task=command.per_task
-        )
+    rows = read_files(command.prompts, command.per_task)
     model = load(command.model, screens)
-    prompts = measuring.encode_rows(
-        rows,
-        lambda text: (
-            model.tokenizer.encode_chat([{"role": "user", "content": text}])
-            if model.tokenizer.chat_template is not None
-            else model.tokenizer.encode(text)
-        ),
-    )
     longest = model.target.max_length - command.new_tokens
     longest = min(longest, command.max_prompt or longest)
-    fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
-    if not fitting:
-        raise ValueError(f"all {len(prompts)} prompts have more than {longest} tokens")
+    fitting = fitting_prompts(rows, model.tokenizer, longest)
     drafter, params = sd.load_drafter(command.head, model.target, model.params)
     drafters = {name: with_tree(drafter, name) for name in command.trees}
     found: dict[str, list[Acceptance]] = {}
     for name, way in drafters.items():
-        with _progress(screens) as progress:
+        with progress_bar(screens.err) as progress:
             bar = progress.add_task(name, total=None)
             answers = measuring.answer(
                 model.target,
@@ -64,7 +43,7 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
         found[name] = measuring.acceptances(answers)
         _show(name, found[name], screens)
     if command.output is not None:
-        _write(command, found, len(prompts) - len(fitting))
+        _write(command, found, len(rows) - len(fitting))
     return 0
 
 
@@ -96,15 +75,3 @@ def _write(
     assert command.output is not None
     text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
     command.output.write_text(text, "utf-8")
-
-
-def _progress(screens: Screens) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=screens.err,
-        transient=True,
-        disable=not screens.err.is_terminal,
-    )

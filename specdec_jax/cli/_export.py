@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 import specdec_jax as sd
 from specdec_jax import train as training
-from specdec_jax.cli._arguments import Export, ModelOptions
+from specdec_jax.cli._arguments import Export
+from specdec_jax.cli._options import ModelOptions
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens
 from specdec_jax.cli._train import read_recipe

@@ -20,6 +20,7 @@ from specdec_jax.cli._show import (
     numbers_of,
     show_legend,
     versions,
+    widths_of,
     write,
     writer,
 )
@@ -30,7 +31,9 @@ from specdec_jax.text import Tokenizer
 def generate(command: Generate, screens: Screens) -> int:
     """Continue or answer a prompt; the exit status."""
     text = _read_prompt(command)
-    setup = set_up(command.model, command.drafting, command.sampling, screens)
+    setup = set_up(
+        command.model, command.drafting, command.scheduling, command.sampling, screens
+    )
     prompt = _encode(command, text, setup.model.tokenizer)
     end = len(prompt) + command.sampling.max_new_tokens
     options = Options(
@@ -119,6 +122,9 @@ def _show_numbers(
         f"{result.prompt_seconds:.2f} s",
         f"ended by: {', '.join(why or 'Ctrl-C' for why in generation.reasons)}",
     ]
+    if widths := widths_of(stats):
+        said = ", ".join(f"{x} in {count(n, 'step')}" for x, n in widths.items())
+        lines.append(f"tokens read at once: {said}")
     if generation.logprobs is not None:
         mean = np.concatenate(generation.logprobs).mean()
         lines.append(f"log-probability {mean:.3f} per token")

@@ -2,15 +2,46 @@
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import specdec_jax as sd
 from specdec_jax._types import Drafter
+from specdec_jax.cli._schedules import is_schedule
 
 _TREES = (
     "chain:DEPTH, for a head of EAGLE static or grown:NODES,DEPTH,WIDTH, for DFlash "
     "slots:NODES"
 )
 _USUAL = "grown:8,4,3"
+
+
+class HeadName(NamedTuple):
+    """What `FOLDER@TREE@SCHEDULE` names."""
+
+    folder: Path
+    tree: str | None = None
+    schedule: str | None = None
+
+    @property
+    def short(self) -> str:
+        """With the folder's own name only."""
+        words = (self.folder.name, self.tree, self.schedule)
+        return "@".join(word for word in words if word is not None)
+
+
+def read_name(name: str) -> HeadName:
+    """Of a folder, and of what it drafts and how much of that is verified, in any order
+    and if it is said.
+
+    Raises:
+        ValueError: one of these is said twice.
+    """
+    folder, *words = name.split("@")
+    schedules = [word for word in words if is_schedule(word)]
+    trees = [word for word in words if not is_schedule(word)]
+    if len(schedules) > 1 or len(trees) > 1:
+        raise ValueError(f"{name!r} has two trees or two schedules: one of each")
+    return HeadName(Path(folder), *(trees or [None]), *(schedules or [None]))
 
 
 def load_head(

@@ -15,6 +15,7 @@ from rich.text import Text
 from specdec_jax import GenerationError
 from specdec_jax.cli import (
     _bench,
+    _calibrate,
     _chat,
     _compile,
     _demo,
@@ -23,22 +24,27 @@ from specdec_jax.cli import (
     _fetch,
     _generate,
     _info,
+    _measure_cost,
     _regenerate,
     _train,
 )
 from specdec_jax.cli._arguments import (
-    Bench,
     Chat,
     Command,
-    Compile,
     Demo,
-    Evaluate,
     Export,
     Fetch,
     Generate,
     Info,
     Regenerate,
     Train,
+)
+from specdec_jax.cli._arguments_measuring import (
+    Bench,
+    Calibrate,
+    Compile,
+    Evaluate,
+    MeasureCost,
 )
 from specdec_jax.cli._show import Screens, versions
 from specdec_jax.io import cache_folder
@@ -112,6 +118,10 @@ def _do(parse: Callable[[], Command], screens: Screens) -> int:
                 return _demo.demo(command, screens)
             case Bench():
                 return _bench.bench(command, screens)
+            case Calibrate():
+                return _calibrate.calibrate(command, screens)
+            case MeasureCost():
+                return _measure_cost.measure_cost(command, screens)
             case Compile():
                 return _compile.compile(command, screens)
             case Info():

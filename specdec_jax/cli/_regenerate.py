@@ -4,22 +4,14 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID
 
 import specdec_jax as sd
 from specdec_jax import train as training
 from specdec_jax.bench import read_rows
 from specdec_jax.cli._arguments import Regenerate
 from specdec_jax.cli._setup import load
-from specdec_jax.cli._show import Screens, count
+from specdec_jax.cli._show import Screens, count, progress_bar
 from specdec_jax.train import Answered, Asked
 
 _OWN = "own"  # where a question that the model wrote is from
@@ -136,16 +128,5 @@ def _questions(
 
 @contextlib.contextmanager
 def _progress(screens: Screens, what: str) -> Iterator[tuple[Progress, TaskID]]:
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=screens.err,
-        transient=True,
-        disable=not screens.err.is_terminal,
-    )
-    with progress:
+    with progress_bar(screens.err) as progress:
         yield progress, progress.add_task(what, total=None)

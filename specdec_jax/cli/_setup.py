@@ -8,10 +8,17 @@ import jax.numpy as jnp
 
 import specdec_jax as sd
 from specdec_jax._types import Drafter
-from specdec_jax.cli._arguments import DraftingOptions, ModelOptions, SamplingOptions
 from specdec_jax.cli._heads import load_head
+from specdec_jax.cli._options import (
+    DraftingOptions,
+    ModelOptions,
+    SamplingOptions,
+    SchedulingOptions,
+)
+from specdec_jax.cli._schedules import find_calibration, make_schedule
 from specdec_jax.cli._show import Screens
 from specdec_jax.io import MODELS, fetch
+from specdec_jax.schedule import CostTable, Profile, Schedule
 from specdec_jax.text import Tokenizer
 
 
@@ -23,12 +30,14 @@ class Setup(NamedTuple):
     params: sd.Params
     options: SamplingOptions
     sampling: sd.Sampling
+    schedule: Schedule | None
     load_seconds: float
 
 
 def set_up(
     model_options: ModelOptions,
     drafting: DraftingOptions,
+    scheduling: SchedulingOptions,
     options: SamplingOptions,
     screens: Screens,
 ) -> Setup:
@@ -38,6 +47,8 @@ def set_up(
         ValueError: options that contradict each other, before anything is loaded.
     """
     bias = dict(_bias(entry) for entry in options.bias)
+    if scheduling.schedule is None and scheduling.costs is not None:
+        raise ValueError("--costs is for --schedule: name one")
     start = time.perf_counter()
     model, drafter, params = load_both(model_options, drafting, screens)
     return Setup(
@@ -46,6 +57,7 @@ def set_up(
         params,
         options,
         _sampling(options, bias, model.tokenizer),
+        _schedule(scheduling, drafting, options, drafter, screens),
         time.perf_counter() - start,
     )
 
@@ -116,6 +128,36 @@ def _drafter(
     sizes = {"longest": options.longest, "shortest": options.shortest}
     chosen = {name: size for name, size in sizes.items() if size is not None}
     return sd.NGram(**nodes, **chosen), ()
+
+
+def _schedule(
+    scheduling: SchedulingOptions,
+    drafting: DraftingOptions,
+    options: SamplingOptions,
+    drafter: Drafter,
+    screens: Screens,
+) -> Schedule | None:
+    if scheduling.schedule is None:
+        return None
+    cost = None if scheduling.costs is None else CostTable.load(scheduling.costs)
+    profile = Profile(
+        drafting.rule,
+        drafter.kind,
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+    )
+    calibration = find_calibration(drafting.head, profile)
+    schedule = make_schedule(scheduling.schedule, cost, calibration)
+    if schedule.needs_confidence and calibration is None:
+        screens.err.print(
+            f"There is no {profile.file_name} beside the head: what it says of its "
+            "drafts is taken as it is. specdec-jax calibrate makes one.",
+            style="dim",
+            soft_wrap=True,
+        )
+    return schedule
 
 
 def _sampling(

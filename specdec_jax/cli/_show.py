@@ -10,6 +10,14 @@ import jax
 import numpy as np
 from rich import box
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -108,6 +116,21 @@ def plain_table(*columns: str, header: bool = True) -> Table:
     return table
 
 
+def progress_bar(console: Console) -> Progress:
+    """Of things that are counted; gone when they are done, and only on a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 def depth_table(stats: Stats) -> Table:
     """Acceptance by depth, unconditional and conditional, and the histogram; as deep as
     anything was proposed.
@@ -145,4 +168,13 @@ def numbers_of(stats: Stats) -> dict[str, object]:
         "acceptance_by_depth": stats.acceptance_by_depth().tolist(),
         "conditional_acceptance": conditional,
         "histogram": stats.histogram().tolist(),
+        "widths": widths_of(stats),
     }
+
+
+def widths_of(stats: Stats) -> dict[int, int] | None:
+    """Steps that read so many tokens of each row; None where that was no choice."""
+    if stats.widths is None:
+        return None
+    counts = np.asarray(stats.widths).sum(0)
+    return {int(i) + 1: int(counts[i]) for i in np.flatnonzero(counts)}

@@ -20,7 +20,8 @@ from rich.progress import (
 )
 
 from specdec_jax import train as training
-from specdec_jax.cli._arguments import ModelOptions, Train
+from specdec_jax.cli._arguments import Train
+from specdec_jax.cli._options import ModelOptions
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, count, plain_table
 

@@ -9,12 +9,13 @@ from jax.sharding import Mesh
 
 from specdec_jax._compile import compile
 from specdec_jax._door import check_max_length
+from specdec_jax._schedule_types import Schedule
 from specdec_jax._sharding import param_shardings
 from specdec_jax._types import Drafter, Params
 from specdec_jax.plan._chips import Chip, Topology
 from specdec_jax.plan._copies import cache_copies
 from specdec_jax.plan._fit import check_memory, check_mesh
-from specdec_jax.plan._hlo import decoding_loop, parse
+from specdec_jax.plan._hlo import Module, decoding_loop, parse
 from specdec_jax.plan._sizes import (
     Sizes,
     abstract_head,
@@ -25,6 +26,7 @@ from specdec_jax.plan._sizes import (
 from specdec_jax.plan._traffic import (
     Collective,
     Traffic,
+    choice,
     collectives,
     executed,
     step_flops,
@@ -40,7 +42,7 @@ class Step:
 
     Attributes:
         drafter: what proposes.
-        nodes: tokens that a row verifies at once.
+        nodes: tokens that a row verifies at once, at most.
         drafter_weights: of what a chip holds of the drafter's.
         drafter_cache: keys and values of the drafter's layers.
         compile_seconds: lowering and compiling.
@@ -60,6 +62,8 @@ class Step:
         written_back: commits that the compiler stages in VMEM.
         seconds: of a step at full rates, without what chips exchange: no step is
             quicker.
+        widths: tokens that a schedule may read of each row instead, and the seconds of
+            a step that drafts and then does.
     """
 
     drafter: str
@@ -80,6 +84,7 @@ class Step:
     weight_copies: int
     written_back: int
     seconds: float
+    widths: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def excess(self) -> float:
@@ -135,9 +140,10 @@ def plan(
     *,
     batch: int,
     slots: int,
+    schedule: Schedule | None = None,
 ) -> Plan:
     """Compile a whole generation with each drafter by the TPU's own compiler; nothing
-    is allocated or run.
+    is allocated or run. A schedule is the first drafter's.
 
     Raises:
         ValueError: mesh, slice, batch and model do not go together, or need more
@@ -162,8 +168,9 @@ def plan(
             batch=batch,
             slots=slots,
             rows=batch // mesh["data"],
+            schedule=schedule if number == 0 else None,
         )
-        for drafter, size in zip(drafters, each, strict=True)
+        for number, (drafter, size) in enumerate(zip(drafters, each, strict=True))
     ]
     alone = sizes(target, batch=batch, slots=slots, mesh=mesh)
     return Plan(model, topology, dict(mesh), batch, slots, alone, tuple(steps))
@@ -188,9 +195,12 @@ def _step(
     batch: int,
     slots: int,
     rows: int,
+    schedule: Schedule | None,
 ) -> Step:
     try:
-        compiled = compile(target, params, drafter, batch=batch, max_length=slots)
+        compiled = compile(
+            target, params, drafter, batch=batch, max_length=slots, schedule=schedule
+        )
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -225,4 +235,24 @@ def _step(
         weight_copies=len(copies.weights),
         written_back=len(copies.written_back),
         seconds=chip.seconds(products, moved.total),
+        widths={}
+        if schedule is None
+        else _by_width(module, body, chip, schedule.widths),
     )
+
+
+def _by_width(
+    module: Module, body: str, chip: Chip, widths: tuple[int, ...]
+) -> dict[int, float]:
+    """Seconds of the step with each branch of its choice among widths."""
+    whole = step_flops(module, body), step_traffic(module, body).total
+    branches = choice(module, body, len(widths))
+    each = [
+        (step_flops(module, name), step_traffic(module, name).total)
+        for name in branches
+    ]
+    taken = max(each)
+    return {
+        width: chip.seconds(whole[0] - taken[0] + one[0], whole[1] - taken[1] + one[1])
+        for width, one in zip(widths, each, strict=True)
+    }

@@ -82,6 +82,22 @@ def executed(module: Module, computation: str) -> Iterator[tuple[Instruction, in
                 yield instruction, 1
 
 
+def choice(module: Module, computation: str, count: int) -> list[str]:
+    """The branches of the conditional of so many that has the most arithmetic.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [
+        x.branches
+        for x in module.computations[computation].values()
+        if x.operation == "conditional" and len(x.branches) == count
+    ]
+    if not found:
+        raise ValueError(f"the program has no choice among {count} branches")
+    return max(found, key=lambda names: max(step_flops(module, x) for x in names))
+
+
 def step_traffic(module: Module, body: str) -> Traffic:
     """All of a loop's body, once."""
     home, sources = _homes(module), Sources(module)

@@ -176,6 +176,10 @@ class CostTable:
             )
         return np.array([self.draft[row] + self.verify[row][i] for i in columns])
 
+    def drafting(self, batch: int) -> float:
+        """Seconds of a draft."""
+        return self.draft[self._row(batch)]
+
     def plain(self, batch: int) -> float:
         """Seconds of a step of plain decoding."""
         return self.verify[self._row(batch)][0]

@@ -1,5 +1,6 @@
 """`compile`, `info` and `fetch`: what they print, and what they refuse."""
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -83,13 +84,16 @@ def compiler(monkeypatch):
     """Stands in for the TPU's; what it was asked for."""
     asked: list[Any] = []
 
-    def compile(model, target, drafters, topology, mesh, *, batch, slots):
+    def compile(model, target, drafters, topology, mesh, *, batch, slots, schedule):
         asked.append((drafters, mesh, batch, slots))
+        widths = () if schedule is None else schedule.widths
         size = plan.sizes(target, batch=batch, slots=slots, mesh=mesh)
         steps = [
             a_step(type(x).__name__, x.num_nodes, 2e-3 if x.num_nodes == 1 else 2.5e-3)
             for x in drafters
         ]
+        by_width = {width: 2e-3 + 1e-4 * width for width in widths}
+        steps[0] = dataclasses.replace(steps[0], widths=by_width)
         return plan.Plan(model, topology, mesh, batch, slots, size, tuple(steps))
 
     monkeypatch.setattr(plan, "plan", compile)
@@ -112,6 +116,31 @@ def test_compile(run, compiler):
     assert re.search(r"copies of the cache +none +none", out)
     assert re.search(r"a step takes at least +2\.50 ms +2\.00 ms", out)
     assert "τ 2: 1.60×   τ 3.5: 2.80×" in out
+
+
+def test_compile_with_widths(run, compiler):
+    """What a step costs where less of a draft is read."""
+    options = ("--model=qwen3-8b", "--drafter=dspark", "--widths", "1", "4", "8")
+    status, out, err = run("compile", *options)
+    assert (status, err) == (0, "")
+    assert re.search(r"if 1 are read of each row +2\.10 ms", out)
+    assert re.search(r"if 8 are read of each row +2\.80 ms", out)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--drafter=dflash", "--widths", "1", "4"),
+            "it does not go with --drafter df",
+        ),
+        (("--drafter=dspark", "--widths", "2", "4"), "the first width of a cost table"),
+        (("--drafter=dspark", "--widths", "1", "4", "3"), "needs ascending widths"),
+    ],
+)
+def test_widths_refused(run, compiler, options, words):
+    status, _, err = run("compile", "--model=qwen3-8b", *options)
+    assert status == 2 and words in err and not compiler
 
 
 def test_compile_as_json(run, compiler):

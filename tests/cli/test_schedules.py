@@ -1,0 +1,255 @@
+"""How much of a draft to verify, on the command line: `measure-cost`, `calibrate`,
+`--schedule`.
+"""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import write_tiny, write_tiny_block, write_tiny_head
+
+import specdec_jax as sd
+from specdec_jax.cli import main
+from specdec_jax.cli._heads import HeadName, read_name
+from specdec_jax.cli._measure_cost import usual_widths
+from specdec_jax.schedule import Calibration, CostTable, Profile
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+PROMPT = "a cab fed"
+TEXTS = ["a cab", "bad fed cab", "dead dead", "face a bee", "a", "deaf cab", "b", "fee"]
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch):
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return str(write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+
+
+@pytest.fixture
+def head(path, tmp_path):
+    """A folder of its own for each test: calibrations go there."""
+    return write_tiny_block(tmp_path / "spark", sd.load(path).target)
+
+
+@pytest.fixture
+def costs(path, head, tmp_path):
+    """A table with this machine's fingerprint, whose numbers make four tokens pay."""
+    model = sd.load(path)
+    drafter, weights = sd.load_drafter(head, model.target, model.params)
+    params = sd.Params(model.params, weights)
+    fingerprint = sd.schedule.Fingerprint.of(model.target, params, drafter)
+    file = tmp_path / "costs.json"
+    seconds = ((1.0, 1.01, 1.02, 1.03, 1.04),)
+    CostTable((1,), (1, 2, 3, 4, 5), seconds, (0.01,), fingerprint).save(file)
+    return file
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
+    return file
+
+
+@pytest.fixture
+def run(path, capsys):
+    """Run a command on the tiny model; exit status, standard output and error."""
+
+    def run(*arguments: Any) -> tuple[Any, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, arguments), "--model", path])
+        return stopped.value.code, *capsys.readouterr()
+
+    return run
+
+
+def drafting(head) -> tuple[Any, ...]:
+    return "--drafter", "head", "--head", head
+
+
+def answer(run, *arguments: Any) -> dict[str, Any]:
+    status, out, err = run(
+        "generate", PROMPT, "--max-new-tokens=24", "--json", *arguments
+    )
+    assert status == 0, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(
+    "word", ["width:2", "early-stop", "lagged-budget", "best-width"]
+)
+def test_the_text_stays(run, head, costs, word):
+    """Whatever is verified; and the widths that were read are told."""
+    plain = answer(run, "--drafter=plain")
+    found = answer(run, *drafting(head), "--schedule", word, "--costs", costs)
+    assert found["samples"][0]["tokens"] == plain["samples"][0]["tokens"]
+    widths = found["stats"]["widths"]
+    assert sum(widths.values()) == found["stats"]["steps"]
+    assert set(widths) - {"1"}, widths
+    assert word != "width:2" or set(widths) <= {"1", "2"}
+    assert plain["stats"]["widths"] is None
+
+
+def test_widths_are_shown(run, head):
+    _, out, err = run("generate", PROMPT, *drafting(head), "--schedule=width:2",
+                      "--max-new-tokens=8")  # fmt: skip
+    assert "tokens read at once: 2 in" in err, (out, err)
+
+
+def test_chat_takes_one(run, head, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a cab\n"))
+    options = ("--slots=64", "--max-new-tokens=8")
+    status, out, _ = run("chat", *options, *drafting(head), "--schedule=width:2")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a cab\n"))
+    _, plain, _ = run("chat", *options, "--drafter=plain")
+    assert status == 0 and out == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--costs", "COSTS"), "--costs is for --schedule"),
+        (("--schedule", "early-stop"), "give --costs a file"),
+        (("--schedule", "width:x"), "there is no schedule 'width:x'"),
+        (
+            ("--schedule", "soon"),
+            "no schedule 'soon': there are width:N, early",
+        ),
+        (("--schedule", "width:6"), "a width of 6, but .* has 5 nodes"),
+        (
+            ("--schedule", "best-width", "--costs", "COSTS", "--rule", "rejection"),
+            "looks at all of a draft",
+        ),
+    ],
+)
+def test_what_is_refused(run, head, costs, options, words):
+    options = [costs if x == "COSTS" else x for x in options]
+    status, out, err = run("generate", PROMPT, *drafting(head), *options)
+    assert (status, out) == (2, "")
+    assert re.search(words, err), err
+
+
+def test_who_says_nothing_is_refused(run, path, costs, tmp_path):
+    """An EAGLE head reports no confidence; and the table is another drafter's."""
+    eagle = write_tiny_head(tmp_path / "eagle", sd.load(path).target)
+    options = ("--schedule", "early-stop", "--costs", costs)
+    status, _, err = run("generate", PROMPT, *drafting(eagle), *options)
+    assert status == 2 and "reports none" in err
+    options = ("--schedule", "width:2", "--costs", costs)
+    status, _, err = run("generate", PROMPT, *drafting(eagle), *options)
+    assert status == 2 and "another drafter" in err
+
+
+@pytest.mark.slow
+def test_measure_cost(run, head, tmp_path, monkeypatch):
+    """By rows and widths, with a fingerprint that the next command accepts."""
+    file = tmp_path / "measured.json"
+    status, out, err = run("measure-cost", *drafting(head), "--batches", 1, 2,
+                           "--slots=64", "--output", file)  # fmt: skip
+    if "flat" in err:  # on so small a model noise may be all there is
+        pytest.skip(err)
+    assert status == 0 and "read 5" in out and "Written" in err
+    table = CostTable.load(file)
+    assert table.batches == (1, 2) and table.widths == (1, 2, 4, 5)
+    answer(run, *drafting(head), "--schedule=early-stop", "--costs", file)
+
+
+def test_measure_cost_refused(run, head, tmp_path):
+    status, _, err = run("measure-cost", *drafting(head), "--output",
+                         tmp_path / "no" / "file.json")  # fmt: skip
+    assert status == 2 and "there is no folder" in err
+    status, _, err = run("measure-cost", *drafting(head), "--widths", 9, "--output",
+                         tmp_path / "file.json")  # fmt: skip
+    assert status == 2 and "widths must be 1 … 5" in err
+
+
+def test_usual_widths():
+    assert usual_widths(8) == [1, 2, 4, 8]
+    assert usual_widths(7) == [1, 2, 4, 7]
+    assert usual_widths(1) == [1]
+
+
+@pytest.mark.slow
+def test_calibrate(run, head, costs, prompts):
+    """A file for each temperature beside the head; `generate` finds the one it needs,
+    and says so where there is none.
+    """
+    options = ("--new-tokens=24", "--batch=3", "--loss=nll")
+    status, out, err = run("calibrate", head, "--prompts", prompts,
+                           "--temperatures", 0, 1, *options)  # fmt: skip
+    assert status == 0, err
+    assert out.count("depth 4") == 2 and "8 prompts" in out
+    for temperature in (0.0, 1.0):
+        profile = Profile("match", "points", temperature)
+        assert len(Calibration.load(head, profile).temperatures) == 4
+        assert profile.file_name in err
+    scheduled = (*drafting(head), "--schedule=early-stop", "--costs", costs)
+    command = ("generate", PROMPT, "--max-new-tokens=8", *scheduled)
+    for temperature, is_missed in ((1.0, False), (0.5, True)):
+        status, _, err = run(*command, "--temperature", temperature)
+        assert status == 0
+        assert ("beside the head: what it says" in err) is is_missed
+
+
+def test_calibrate_refused(run, path, head, prompts, tmp_path):
+    eagle = write_tiny_head(tmp_path / "eagle", sd.load(path).target)
+    status, _, err = run("calibrate", eagle, "--prompts", prompts, "--new-tokens=8")
+    assert status == 2 and "calibrated on chains" in err
+    options = ("--prompts", prompts, "--output", tmp_path / "no")
+    status, _, err = run("calibrate", head, *options)
+    assert status == 2 and "there is no folder" in err
+
+
+@pytest.mark.slow
+def test_bench(run, head, costs, prompts, tmp_path):
+    """Schedules beside fixed widths; and a prediction of what is verified whole."""
+    name, output = f"head:{head}", tmp_path / "out.json"
+    words = ("width:2", "early-stop", "best-width")
+    status, out, err = run("bench", "--prompts", prompts, "--per-task=2",
+                           "--new-tokens=12", "--costs", costs, "--drafters", name,
+                           *(f"{name}@{word}" for word in words),
+                           "--output", output)  # fmt: skip
+    assert status == 0, err
+    results = json.loads(output.read_text())
+    shown = {x["drafter"]: x for x in results["summary"]}
+    assert list(shown) == ["spark", *(f"spark@{word}" for word in words)]
+    for row in shown.values():
+        assert row["same_text"] == row["rows"] == 2
+    (cost,) = results["costs"]
+    assert cost["drafter"] == "spark" and cost["nodes"] == 5
+    tau = shown["spark"]["acceptance_length"]
+    assert f"{tau * 1.0 / (0.01 + 1.04):.2f}" in out and "predicted" in out
+
+
+def test_bench_refused(run, head, costs, prompts):
+    name = f"head:{head}@early-stop"
+    fixed = ("bench", "--prompts", prompts, "--drafters")
+    status, _, err = run(*fixed, name)
+    assert status == 2 and "give --costs" in err
+    status, _, err = run(*fixed, name, "--costs", costs, "--profile")
+    assert status == 2 and "leave one of them out" in err
+    status, _, err = run(*fixed, f"{name}@width:2")
+    assert status == 2 and "two schedules" in err
+    status, _, err = run(*fixed, f"head:{head}@chain:2@early-stop", "--costs", costs)
+    assert status == 2 and "none of --costs is of this machine" in err
+
+
+def test_names():
+    assert read_name("a/b") == HeadName(Path("a/b"))
+    assert read_name("a/b@width:2@chain:3") == HeadName(
+        Path("a/b"), "chain:3", "width:2"
+    )
+    assert read_name("a/b@width:2@chain:3").short == "b@chain:3@width:2"
+    with pytest.raises(ValueError, match="two trees"):
+        read_name("a@static@chain:2")
