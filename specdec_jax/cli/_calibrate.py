@@ -12,6 +12,7 @@ from specdec_jax import calibration
 from specdec_jax.bench import Prompt
 from specdec_jax.calibration import Outcomes
 from specdec_jax.cli._arguments_measuring import Calibrate
+from specdec_jax.cli._heads import load_head
 from specdec_jax.cli._prompts import fitting_prompts, read_files
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
@@ -55,7 +56,7 @@ def _outcomes(
     """Of all prompts, batch by batch; the last one is filled up, and what that adds is
     left out.
     """
-    drafter, head = sd.load_drafter(command.head, model.target, model.params)
+    drafter, head = load_head(command.head, model)
     groups = measuring.make_groups(
         prompts, temperatures=[temperature], batches=[command.batch]
     )

@@ -8,7 +8,7 @@ import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments_measuring import Evaluate
-from specdec_jax.cli._heads import with_tree
+from specdec_jax.cli._heads import load_head, with_tree
 from specdec_jax.cli._prompts import fitting_prompts, read_files
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
@@ -21,7 +21,7 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
     longest = model.target.max_length - command.new_tokens
     longest = min(longest, command.max_prompt or longest)
     fitting = fitting_prompts(rows, model.tokenizer, longest)
-    drafter, params = sd.load_drafter(command.head, model.target, model.params)
+    drafter, params = load_head(command.head, model)
     drafters = {name: with_tree(drafter, name) for name in command.trees}
     found: dict[str, list[Acceptance]] = {}
     for name, way in drafters.items():

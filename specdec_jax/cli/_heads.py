@@ -7,6 +7,8 @@ from typing import NamedTuple
 import specdec_jax as sd
 from specdec_jax._types import Drafter
 from specdec_jax.cli._schedules import is_schedule
+from specdec_jax.nn import BlockDrafter
+from specdec_jax.text import Tokenizer
 
 _TREES = (
     "chain:DEPTH, for a head of EAGLE static or grown:NODES,DEPTH,WIDTH, for DFlash "
@@ -51,7 +53,20 @@ def load_head(
     means: by default a small grown one, or a block's whole chain.
     """
     drafter, params = sd.load_drafter(path, model.target, model.params)
+    if isinstance(drafter, BlockDrafter):
+        _check_mask(path, drafter.config.mask_id, model.tokenizer)
     return with_tree(drafter, tree), params
+
+
+def _check_mask(path: Path, mask_id: int, tokenizer: Tokenizer) -> None:
+    """Raise `ValueError` where an open slot would say what a text can say."""
+    if mask_id in tokenizer.control_ids or mask_id >= len(tokenizer.token_bytes):
+        return
+    if text := tokenizer.token_bytes[mask_id]:
+        raise ValueError(
+            f"{path}: its mask token {mask_id} is a token of texts, {text!r}: the "
+            "head is of another tokenizer, or its config is wrong"
+        )
 
 
 def with_tree(drafter: Drafter, word: str | None) -> Drafter:

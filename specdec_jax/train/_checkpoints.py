@@ -2,6 +2,10 @@
 not at all.
 """
 
+import contextlib
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +53,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._checkpointer.close()
+        with _errors_of_disk():
+            self._checkpointer.close()
 
     @property
     def last(self) -> int | None:
@@ -78,13 +83,14 @@ class Checkpoints:
             OSError: the disk is full; what was there before stays.
         """
         state = saved.state._replace(key=jax.random.key_data(saved.state.key))
-        self._checkpointer.wait()  # at most one at a time, and its errors
-        self._checkpointer.save_async(
-            int(state.step),
-            jax.tree.map(jnp.copy, state._asdict()),
-            metrics={_TAU: tau},
-            custom_metadata=saved.more,
-        )
+        with _errors_of_disk():
+            self._checkpointer.wait()  # at most one at a time, and its errors
+            self._checkpointer.save_async(
+                int(state.step),
+                jax.tree.map(jnp.copy, state._asdict()),
+                metrics={_TAU: tau},
+                custom_metadata=saved.more,
+            )
 
     def load(self, step: int, like: TrainState) -> Saved:
         """Read the one of a step, onto devices as `like` is, which may be abstract."""
@@ -102,6 +108,19 @@ class Checkpoints:
         state = TrainState(**self._checkpointer.load(step, abstract))
         more: Any = self._checkpointer.metadata(step).custom_metadata
         return Saved(state._replace(key=jax.random.wrap_key_data(state.key)), more)
+
+
+@contextlib.contextmanager
+def _errors_of_disk() -> Iterator[None]:
+    """What Orbax's writer reports as a `ValueError`, as the `OSError` that it is."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        found = re.search(r"os_error_code='(\d+)'", str(error))
+        if found is None:
+            raise
+        code = int(found[1])
+        raise OSError(code, f"no checkpoint: {os.strerror(code)}") from error
 
 
 class _Always:

@@ -253,3 +253,13 @@ def test_names():
     assert read_name("a/b@width:2@chain:3").short == "b@chain:3@width:2"
     with pytest.raises(ValueError, match="two trees"):
         read_name("a@static@chain:2")
+
+
+def test_a_mask_that_is_a_word(run, head):
+    """An open slot of a block must not look like a token of a text."""
+    file = head / "config.json"
+    config = json.loads(file.read_text())
+    config["dflash_config"]["mask_token_id"] = 0
+    file.write_text(json.dumps(config))
+    status, _, err = run("generate", PROMPT, *drafting(head))
+    assert status == 2 and "its mask token 0 is a token of texts" in err

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -229,6 +230,43 @@ def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
         small.fit(small.recipe("eagle"), tmp_path)
     monkeypatch.undo()
     small.fit(small.recipe("eagle", steps=1), tmp_path / "more")
+
+
+def test_a_disk_that_is_full_while_saving(tmp_path):
+    """An error of the disk; what was saved before stays, and the run goes on from it
+    when there is room again.
+    """
+    recipe = small.recipe(
+        "eagle", steps=3, evaluation=train.Evaluation(every=1, prompts=1, new_tokens=2)
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(event):
+        if isinstance(event, train.Evaluated) and event.step == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # bytes
+
+    try:
+        with pytest.raises(OSError, match="no checkpoint: File too large"):
+            small.fit(recipe, tmp_path, report=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    judged = []
+
+    def note(event):
+        if isinstance(event, train.Evaluated):
+            judged.append(event.step)
+
+    small.fit(recipe, tmp_path, report=note)
+    assert judged == [2, 3]  # from the first step's
+
+
+def test_a_mask_that_texts_have_is_refused(tmp_path):
+    """An open slot must not look like a token of a text."""
+    config = dataclasses.replace(small.DFLASH.config, mask_id=5)
+    drafter = dataclasses.replace(small.DFLASH, config=config)
+    recipe = dataclasses.replace(small.recipe("dflash"), drafter=drafter)
+    with pytest.raises(ValueError, match="mask_id 5 is a token of the texts"):
+        small.fit(recipe, tmp_path)
 
 
 def test_another_recipe_is_refused(tmp_path):
