@@ -43,7 +43,8 @@ def make_schedule(
         if cost is None:
             raise ValueError(
                 f"{word} weighs tokens against seconds: give --costs a file that "
-                "specdec-jax measure-cost has written"
+                "specdec-jax measure-cost has written for this model, drafter and "
+                "machine"
             )
         return _WEIGHING[word](cost, calibration=calibration)
     if kind == _FIXED and size.isdecimal():
