@@ -1,5 +1,9 @@
 """Speculative decoding in JAX: the target's own text in fewer forward passes."""
 
+from specdec_jax import calibration as calibration
+from specdec_jax import io as io
+from specdec_jax import schedule as schedule
+from specdec_jax import targets as targets
 from specdec_jax._best_first import MarginalTree as MarginalTree
 from specdec_jax._check import Divergence as Divergence
 from specdec_jax._check import LosslessReport as LosslessReport
