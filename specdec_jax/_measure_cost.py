@@ -86,6 +86,8 @@ def measure_cost(
         verify,
         draft,
         Fingerprint.of(target, params, drafter),
+        temperature=temperature,
+        slots=slots,
     )
 
 

@@ -83,6 +83,20 @@ def test_speculation_is_found_lossless():
     assert report.is_lossless and report.tokens == 48 and report.acceptance_length > 3
 
 
+def test_a_schedule_is_kept():
+    """No more is accepted than it verifies."""
+    params = DECODER.init_params(jax.random.key(0))
+    report = sd.check_lossless(
+        DECODER,
+        sd.Params(params, params),
+        sd.DraftModel(DECODER, num_nodes=4),
+        PROMPTS,
+        sampling=SAMPLING,
+        schedule=sd.schedule.FixedWidth(2),
+    )
+    assert report.is_lossless and 1.5 < report.acceptance_length <= 2
+
+
 def test_a_lossy_generate_is_found_out(monkeypatch):
     """Every draft accepted: what comes out is the drafter's, and the gap says so."""
     params = sd.Params(TOY.init_params(jax.random.key(0)))

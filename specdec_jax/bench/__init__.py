@@ -19,6 +19,7 @@ from specdec_jax.bench._prompts import Prompt as Prompt
 from specdec_jax.bench._prompts import Row as Row
 from specdec_jax.bench._prompts import choose_rows as choose_rows
 from specdec_jax.bench._prompts import encode_rows as encode_rows
+from specdec_jax.bench._prompts import fresh_rows as fresh_rows
 from specdec_jax.bench._prompts import make_groups as make_groups
 from specdec_jax.bench._prompts import read_rows as read_rows
 from specdec_jax.bench._prompts import spread_over as spread_over

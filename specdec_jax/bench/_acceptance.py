@@ -13,7 +13,7 @@ from specdec_jax._generate import generate
 from specdec_jax._options import Sampling
 from specdec_jax._stats import Stats
 from specdec_jax._types import Params, Target
-from specdec_jax.bench._prompts import Prompt, make_groups
+from specdec_jax.bench._prompts import Prompt, fresh_rows, make_groups
 from specdec_jax.bench._summary import ALL
 
 _DRAWS = 2000  # of the bootstrap
@@ -74,9 +74,6 @@ def answer(
     """
     groups = make_groups(prompts, temperatures=temperatures, batches=[batch])
     longest = max(len(prompt.ids) for prompt in prompts)
-    counts = {task: 0 for task in (group.task for group in groups)}
-    for prompt in prompts:
-        counts[prompt.task] += 1
     answers = []
     for number, group in enumerate(groups):
         generation = generate(
@@ -92,7 +89,7 @@ def answer(
             ),
             max_length=longest + new_tokens,
         )
-        fresh = counts[group.task] - group.part * batch  # the rest fills the batch up
+        fresh = fresh_rows(group, prompts)
         stats = jax.tree.map(lambda x, n=fresh: np.asarray(x)[:n], generation.stats)
         answers.append(Answers(group.task, group.temperature, stats))
         report(number + 1, len(groups))

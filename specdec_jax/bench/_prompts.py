@@ -123,6 +123,12 @@ def make_groups(
     return groups
 
 
+def fresh_rows(group: Group, prompts: Sequence[Prompt]) -> int:
+    """How many rows of a group of these prompts are not there only to fill it up."""
+    of_task = sum(prompt.task == group.task for prompt in prompts)
+    return min(group.batch, of_task - group.part * group.batch)
+
+
 def spread_over(rows: Sequence[Any], count: int) -> list[Any]:
     """This many of them, at even distances."""
     if not 0 < count <= len(rows):

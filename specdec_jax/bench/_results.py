@@ -106,7 +106,6 @@ def begin(
         found["left_out"][0],
         found["groups"],
         found["profile"],
-        found.get("costs", []),
     )
 
 

@@ -7,28 +7,31 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 
 import specdec_jax as sd
 from specdec_jax import bench as measuring
-from specdec_jax._types import Drafter
 from specdec_jax.bench import Decoding, Group, Prompt, Results, Synthetic
 from specdec_jax.cli._arguments_measuring import Bench
 from specdec_jax.cli._bench_tables import show
-from specdec_jax.cli._heads import HeadName, load_head, read_name
-from specdec_jax.cli._options import ModelOptions
+from specdec_jax.cli._bench_ways import (
+    HEAD,
+    MODEL,
+    Way,
+    calibrations_of,
+    heads_of,
+    make_ways,
+    predictable,
+)
 from specdec_jax.cli._prompts import encoder
-from specdec_jax.cli._schedules import find_calibration, find_cost, make_schedule
+from specdec_jax.cli._schedules import load_tables, make_schedule
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, progress_bar
-from specdec_jax.schedule import CostTable, Profile, Schedule
 
-_MODEL, _HEAD = "draft-model:", "head:"
 _PROFILED = 32  # tokens
-
-Way = Decoding | Synthetic
 
 
 def bench(command: Bench, screens: Screens) -> int:
@@ -36,6 +39,10 @@ def bench(command: Bench, screens: Screens) -> int:
     _check(command)
     if command.plot:
         measuring.check_matplotlib()
+    tables = load_tables(command.costs)
+    for head in heads_of(command):
+        if head.schedule is not None:
+            make_schedule(head.schedule, tables[0] if tables else None, None)
     rows = measuring.choose_rows(
         measuring.read_rows(command.prompts),
         tasks=command.tasks,
@@ -48,9 +55,8 @@ def bench(command: Bench, screens: Screens) -> int:
     model = load(command.model, screens)
     encode = encoder(model.tokenizer) if command.chat else model.tokenizer.encode
     encoded = measuring.encode_rows(rows, encode)
-    tables = [CostTable.load(file) for file in command.costs]
-    runners = _runners(command, model, tables, screens)
-    results.costs = _costs(command, runners, tables)
+    runners = make_ways(command, model, tables, screens)
+    results.costs = predictable(command, runners, tables)
     prompts, results.left_out = _fitting(command, encoded, runners)
     groups = measuring.make_groups(
         prompts, temperatures=command.temperatures, batches=command.batches
@@ -158,19 +164,22 @@ def _check(command: Bench) -> None:
             raise ValueError(f"{name} has {value} twice")
     for name in command.drafters:
         is_known = name in ("ngram", measuring.PLAIN)
-        is_known |= name.startswith((_MODEL, _HEAD)) and name not in (_MODEL, _HEAD)
+        is_known |= name.startswith((MODEL, HEAD)) and name not in (MODEL, HEAD)
         if not is_known:
             raise ValueError(
                 f"there is no drafter {name!r}: there are ngram, plain, "
                 "draft-model:NAME, where NAME is a known model or a file, and "
-                "head:FOLDER, head:FOLDER@TREE or head:FOLDER@TREE@SCHEDULE"
+                "head:FOLDER, with @TREE, @SCHEDULE or both after it"
             )
     share = command.synthetic_acceptance
     if share is not None and not 0 <= share <= 1:
         raise ValueError(f"--synthetic-acceptance must be in [0, 1], not {share}")
     if share is not None and any(command.temperatures):
         raise ValueError("--synthetic-acceptance goes with --temperatures 0 only")
-    heads = [read_name(_without(x)) for x in command.drafters if x.startswith(_HEAD)]
+    heads = heads_of(command)
+    are_all = len(heads) == len(command.drafters)
+    if command.nodes is not None and are_all and share is None:
+        raise ValueError("--nodes is not for heads: say it in their @TREE")
     if command.profile and any(head.schedule is not None for head in heads):
         raise ValueError(
             "--profile takes apart steps that are all alike, and a schedule's are not: "
@@ -183,121 +192,20 @@ def _identity(command: Bench) -> dict[str, Any]:
     ways = ("profile", "plot", "output", "restart", "debug")
     fields = {k: v for k, v in dataclasses.asdict(command).items() if k not in ways}
     identity = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
-    digest = hashlib.sha256(command.prompts.read_bytes()).hexdigest()
+    # Absent where there are none, as in results of before there were any.
+    weighed = [*identity.pop("costs"), *calibrations_of(command)]
+    if weighed:
+        identity["weighed"] = [f"{file.name} {_digest(file)}" for file in weighed]
     return identity | {
-        "costs": [file.name for file in command.costs],
         "prompts": command.prompts.name,
-        "prompts_sha256": digest[:16],
+        "prompts_sha256": _digest(command.prompts),
         "model": command.model.model,
         "dtype": command.model.dtype,
     }
 
 
-def _runners(
-    command: Bench,
-    model: sd.LanguageModel,
-    tables: Sequence[CostTable],
-    screens: Screens,
-) -> list[Way]:
-    """Plain decoding, then the drafters."""
-    plain = Decoding(
-        measuring.PLAIN,
-        model.target,
-        sd.Params(model.params),
-        sd.Plain(),
-        command.new_tokens,
-        tuple(model.tokenizer.stop_ids),
-    )
-    runners: list[Way] = [plain]
-    for name, label in _labels(command.drafters).items():
-        drafter, params = _drafter(name, command, model, screens)
-        params = sd.Params(model.params, params)
-        way = dataclasses.replace(plain, name=label, drafter=drafter, params=params)
-        if name.startswith(_HEAD):
-            schedules = _schedules(command, read_name(_without(name)), way, tables)
-            way = dataclasses.replace(way, schedules=schedules)
-        runners.append(way)
-    if command.synthetic_acceptance is not None:
-        replay = measuring.Replay(**_nodes(command))
-        runners.append(Synthetic(plain, command.synthetic_acceptance, replay))
-    return runners
-
-
-def _drafter(
-    name: str, command: Bench, model: sd.LanguageModel, screens: Screens
-) -> tuple[Drafter, Any]:
-    """What a name means, and its own parameters."""
-    if name.startswith(_HEAD):
-        head = read_name(_without(name))
-        return load_head(head.folder, model, head.tree)
-    if not name.startswith(_MODEL):
-        return sd.NGram(**_nodes(command)), ()
-    options = ModelOptions(name.removeprefix(_MODEL), command.model.dtype)
-    draft = model if options == command.model else load(options, screens)
-    return sd.DraftModel(draft.target, **_nodes(command)), draft.params
-
-
-def _nodes(command: Bench) -> dict[str, Any]:
-    return {} if command.nodes is None else {"num_nodes": command.nodes}
-
-
-def _without(name: str) -> str:
-    return name.removeprefix(_HEAD)
-
-
-def _schedules(
-    command: Bench, head: HeadName, way: Decoding, tables: Sequence[CostTable]
-) -> dict[float, Schedule]:
-    """What is said of how much to verify, with the calibration of each temperature."""
-    if head.schedule is None:
-        return {}
-    cost = find_cost(tables, way.target, way.params, way.drafter)
-    profiles = {t: Profile("match", way.drafter.kind, t) for t in command.temperatures}
-    return {
-        t: make_schedule(head.schedule, cost, find_calibration(head.folder, profile))
-        for t, profile in profiles.items()
-    }
-
-
-def _costs(
-    command: Bench, runners: Sequence[Way], tables: Sequence[CostTable]
-) -> list[dict[str, Any]]:
-    """Seconds of a step's parts with each drafter that is verified as a whole, where a
-    table knows them.
-    """
-    found = []
-    for way in runners:
-        if isinstance(way, Synthetic) or way.schedules or way.drafter.num_nodes == 1:
-            continue
-        table = find_cost(tables, way.target, way.params, way.drafter)
-        for batch in command.batches:
-            if table is None or batch > table.batches[-1]:
-                continue
-            nodes = way.drafter.num_nodes
-            (step,) = table.seconds(batch, [nodes]).tolist()
-            found.append(
-                {
-                    "drafter": way.name,
-                    "batch": batch,
-                    "nodes": nodes,
-                    "plain": table.plain(batch),
-                    "draft": table.drafting(batch),
-                    "verify": step - table.drafting(batch),
-                }
-            )
-    return found
-
-
-def _labels(names: Sequence[str]) -> dict[str, str]:
-    """What tables call each drafter but plain decoding: a head by its folder's own
-    name, which is short, unless another goes by that name too.
-    """
-    short = {name: name for name in names if name != measuring.PLAIN}
-    for name in short:
-        if name.startswith(_HEAD):
-            short[name] = read_name(_without(name)).short
-    taken = Counter([measuring.PLAIN, *short.values()])
-    return {name: x if taken[x] == 1 else name for name, x in short.items()}
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _fitting(

@@ -120,6 +120,8 @@ def _predictions(results: Results, summaries: Sequence[Summary]) -> Table:
         cost = costs.get((x.drafter, x.batch))
         if cost is None or x.acceptance_length is None:
             continue
+        if bool(cost["temperature"]) != bool(x.temperature):  # noise costs time
+            continue
         parts = [cost[name] for name in ("plain", "draft", "verify")]
         plain, draft, verify = parts
         table.add_row(
@@ -159,6 +161,13 @@ def _notes(results: Results, runners: Sequence[Runner]) -> list[str]:
         "each batch by turns; the whole call has the reading of the prompt too. "
         "Compiling and a first run are in no number. τ: tokens per verification.",
     ]
+    if results.costs:
+        slots = {cost["slots"] for cost in results.costs}
+        notes.append(
+            "Predicted: τ × plain / (draft + verify), of steps with "
+            f"{', '.join(map(str, sorted(slots)))} slots, where --costs has such steps "
+            "and all steps of a drafter are alike; measured: all tokens over all time."
+        )
     if left_out := sum(results.left_out.values()):
         by_task = ", ".join(f"{n} of {task}" for task, n in results.left_out.items())
         notes.append(f"Left out as too long: {count(left_out, 'prompt')} ({by_task}).")

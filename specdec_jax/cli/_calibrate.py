@@ -1,6 +1,5 @@
 """`specdec-jax calibrate`: a head's confidence, made to come true."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,12 @@ from rich.progress import Progress
 import specdec_jax as sd
 from specdec_jax import bench as measuring
 from specdec_jax import calibration
+from specdec_jax._types import Drafter
 from specdec_jax.bench import Prompt
 from specdec_jax.calibration import Outcomes
 from specdec_jax.cli._arguments_measuring import Calibrate
 from specdec_jax.cli._heads import load_head
-from specdec_jax.cli._prompts import fitting_prompts, read_files
+from specdec_jax.cli._prompts import check_answering, fitting_prompts, read_files
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
 from specdec_jax.schedule import Calibration, Profile
@@ -26,15 +26,18 @@ def calibrate(command: Calibrate, screens: Screens) -> int:
         raise ValueError(f"there is no folder {folder} for the calibration")
     if command.plot:
         measuring.check_matplotlib()
+    check_answering(command)
     rows = read_files(command.prompts, command.per_task)
     model = load(command.model, screens)
-    longest = model.target.max_length - command.new_tokens
-    longest = min(longest, command.max_prompt or longest)
-    prompts = fitting_prompts(rows, model.tokenizer, longest)
+    prompts = fitting_prompts(
+        rows, model, new_tokens=command.new_tokens, most=command.max_prompt
+    )
+    drafter, head = load_head(command.head, model)
+    params = sd.Params(model.params, head)
     for temperature in command.temperatures:
         with progress_bar(screens.err) as progress:
             outcomes, profile = _outcomes(
-                command, model, prompts, temperature, progress
+                command, model, drafter, params, prompts, temperature, progress
             )
         found, judged = calibration.judged_fit(outcomes, profile, command.loss)
         _show(found, len(prompts), screens)
@@ -49,6 +52,8 @@ def calibrate(command: Calibrate, screens: Screens) -> int:
 def _outcomes(
     command: Calibrate,
     model: sd.LanguageModel,
+    drafter: Drafter,
+    params: sd.Params,
     prompts: list[Prompt],
     temperature: float,
     progress: Progress,
@@ -56,11 +61,9 @@ def _outcomes(
     """Of all prompts, batch by batch; the last one is filled up, and what that adds is
     left out.
     """
-    drafter, head = load_head(command.head, model)
     groups = measuring.make_groups(
         prompts, temperatures=[temperature], batches=[command.batch]
     )
-    tasks = Counter(prompt.task for prompt in prompts)
     slots = max(len(prompt.ids) for prompt in prompts) + command.new_tokens
     bar = progress.add_task(f"temperature {temperature:g}", total=len(groups))
     parts: list[Outcomes] = []
@@ -68,7 +71,7 @@ def _outcomes(
     for group in groups:
         outcomes, found = calibration.collect(
             model.target,
-            sd.Params(model.params, head),
+            params,
             drafter,
             [prompt.ids for prompt in group.prompts],
             sampling=sd.Sampling(
@@ -83,7 +86,7 @@ def _outcomes(
             rule=command.rule,
             max_length=slots,
         )
-        fresh = tasks[group.task] - group.part * command.batch
+        fresh = measuring.fresh_rows(group, prompts)
         parts.append(outcomes.of(outcomes.text < fresh))
         progress.advance(bar)
     return calibration.join(parts), found

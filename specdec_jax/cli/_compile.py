@@ -12,7 +12,7 @@ from specdec_jax import plan
 from specdec_jax._types import Drafter
 from specdec_jax.cli._arguments_measuring import Compile
 from specdec_jax.cli._show import Screens, gigabytes, plain_table, versions
-from specdec_jax.schedule import CostTable, EarlyStop, Schedule, Work
+from specdec_jax.schedule import CostTable, EarlyStop, Schedule
 from specdec_jax.targets import ModuleTarget, preset
 
 _NODES = 16
@@ -34,7 +34,7 @@ def compile(command: Compile, screens: Screens) -> int:
         if command.mesh is None
         else _mesh(command.mesh)
     )
-    schedule = _schedule(command, target, drafters[0], topology, mesh)
+    schedule = _schedule(command)
     jax.config.update("jax_enable_compilation_cache", False)  # it is to be timed
     with screens.err.status(f"Compiling {command.model} for {topology.name} …"):
         found = plan.plan(
@@ -58,9 +58,10 @@ def compile(command: Compile, screens: Screens) -> int:
     if speculative is not plain:
         said = "   ".join(f"τ {tau:g}: {gain:.2f}×" for tau, gain in speed_up.items())
         out.print(Text.assemble(("\nSpeed-up at most  ", "bold"), said))
+        of = "both steps" if schedule is None else "both steps, the widest of widths"
         out.print(
-            "By the roofline of both steps. Exchanges between chips, which grow with "
-            "the nodes, are left out.",
+            f"By the roofline of {of}. Exchanges between chips, which grow with the "
+            "nodes, are left out.",
             style="dim",
         )
     return 0
@@ -92,15 +93,9 @@ def _drafters(command: Compile, target: ModuleTarget) -> list[Drafter]:
     return [sd.Plain()]
 
 
-def _schedule(
-    command: Compile,
-    target: ModuleTarget,
-    drafter: Drafter,
-    topology: plan.Topology,
-    mesh: dict[str, int],
-) -> Schedule | None:
-    """A choice among the widths that are asked for, by a roofline of the target's
-    forward.
+def _schedule(command: Compile) -> Schedule | None:
+    """A choice among the widths that are asked for. What it weighs does not change what
+    is compiled, so the seconds stand for none.
     """
     if not command.widths:
         return None
@@ -109,21 +104,10 @@ def _schedule(
             "--widths is for drafters that say how sure they are, like dspark: it does "
             f"not go with --drafter {command.drafter}"
         )
-    size = plan.sizes(target, batch=command.batch, slots=command.slots, mesh=mesh)
-    chip, rows = topology.chip, command.batch // mesh["data"]
-    # Arithmetic and traffic one after the other: were the longer of them all, many a
-    # slice would have no choice to make.
-    cost = CostTable.roofline(
-        flops=chip.flops,
-        bandwidth=chip.bandwidth,
-        target=Work(0, 2 * size.parameters / mesh["model"] / mesh["data"]),
-        drafter=Work(size.weights / 10, 0),
-        batches=[command.batch],
-        widths=command.widths,
-        overhead=plan.step_bytes(target, size, rows=rows, nodes=1, vmem=chip.vmem)
-        / chip.bandwidth,
-    )
-    return EarlyStop(cost)
+    if len(command.widths) == 1:
+        raise ValueError("--widths are to choose from: name two at least")
+    seconds = tuple(float(width) for width in command.widths)
+    return EarlyStop(CostTable((command.batch,), command.widths, (seconds,), (0.0,)))
 
 
 def _tree(command: Compile, target: ModuleTarget) -> sd.GrownTree:

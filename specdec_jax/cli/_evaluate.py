@@ -9,18 +9,19 @@ from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments_measuring import Evaluate
 from specdec_jax.cli._heads import load_head, with_tree
-from specdec_jax.cli._prompts import fitting_prompts, read_files
+from specdec_jax.cli._prompts import check_answering, fitting_prompts, read_files
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
 
 
 def evaluate(command: Evaluate, screens: Screens) -> int:
     """Answer the prompts with every tree and show what was accepted; status 0."""
+    check_answering(command)
     rows = read_files(command.prompts, command.per_task)
     model = load(command.model, screens)
-    longest = model.target.max_length - command.new_tokens
-    longest = min(longest, command.max_prompt or longest)
-    fitting = fitting_prompts(rows, model.tokenizer, longest)
+    fitting = fitting_prompts(
+        rows, model, new_tokens=command.new_tokens, most=command.max_prompt
+    )
     drafter, params = load_head(command.head, model)
     drafters = {name: with_tree(drafter, name) for name in command.trees}
     found: dict[str, list[Acceptance]] = {}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import specdec_jax as sd
 from specdec_jax._types import Drafter
-from specdec_jax.cli._schedules import is_schedule
+from specdec_jax.cli._schedules import SCHEDULES, is_schedule
 from specdec_jax.nn import BlockDrafter
 from specdec_jax.text import Tokenizer
 
@@ -14,6 +14,7 @@ _TREES = (
     "chain:DEPTH, for a head of EAGLE static or grown:NODES,DEPTH,WIDTH, for DFlash "
     "slots:NODES"
 )
+_KINDS = ("chain", "static", "grown", "slots")
 _USUAL = "grown:8,4,3"
 
 
@@ -36,11 +37,16 @@ def read_name(name: str) -> HeadName:
     and if it is said.
 
     Raises:
-        ValueError: one of these is said twice.
+        ValueError: one of these is said twice, or something else is.
     """
     folder, *words = name.split("@")
     schedules = [word for word in words if is_schedule(word)]
-    trees = [word for word in words if not is_schedule(word)]
+    trees = [word for word in words if word.partition(":")[0] in _KINDS]
+    if unknown := [word for word in words if word not in schedules + trees]:
+        raise ValueError(
+            f"{unknown[0]!r} in {name!r} is neither a tree ({_TREES}) nor a schedule "
+            f"({SCHEDULES})"
+        )
     if len(schedules) > 1 or len(trees) > 1:
         raise ValueError(f"{name!r} has two trees or two schedules: one of each")
     return HeadName(Path(folder), *(trees or [None]), *(schedules or [None]))
@@ -51,6 +57,9 @@ def load_head(
 ) -> tuple[Drafter, object]:
     """A published head of this model, and its parameters, to draft the tree that a word
     means: by default a small grown one, or a block's whole chain.
+
+    Raises:
+        ValueError: it is none of this model's, or drafts no such tree.
     """
     drafter, params = sd.load_drafter(path, model.target, model.params)
     if isinstance(drafter, BlockDrafter):

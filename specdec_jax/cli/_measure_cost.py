@@ -13,6 +13,8 @@ def measure_cost(command: MeasureCost, screens: Screens) -> int:
     """Measure, show and write; status 0."""
     if not command.output.parent.is_dir():
         raise ValueError(f"there is no folder {command.output.parent}")
+    if command.drafting.drafter == "plain":
+        raise ValueError("plain decoding reads one token: there is nothing to choose")
     model, drafter, params = load_both(command.model, command.drafting, screens)
     with screens.err.status("Compiling and measuring …"):
         table = sd.measure_cost(

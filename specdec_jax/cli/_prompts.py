@@ -5,7 +5,8 @@ from pathlib import Path
 
 from specdec_jax import bench as measuring
 from specdec_jax.bench import Prompt, Row
-from specdec_jax.text import Tokenizer
+from specdec_jax.cli._arguments_measuring import Calibrate, Evaluate
+from specdec_jax.text import LanguageModel, Tokenizer
 
 
 def read_files(files: Sequence[Path], per_task: int) -> list[Row]:
@@ -22,14 +23,32 @@ def read_files(files: Sequence[Path], per_task: int) -> list[Row]:
     return rows
 
 
+def check_answering(command: Evaluate | Calibrate) -> None:
+    """Raise `ValueError` for what nothing can be answered with."""
+    for name, value in (
+        ("--per-task", command.per_task),
+        ("--new-tokens", command.new_tokens),
+        ("--batch", command.batch),
+        ("--max-prompt", 1 if command.max_prompt is None else command.max_prompt),
+        ("the number of --temperatures", len(command.temperatures)),
+    ):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+
+
 def fitting_prompts(
-    rows: Sequence[Row], tokenizer: Tokenizer, longest: int
+    rows: Sequence[Row], model: LanguageModel, *, new_tokens: int, most: int | None
 ) -> list[Prompt]:
-    """As a user's turns, without those of more than so many tokens.
+    """As a user's turns, without those that have more than `most` tokens, or leave no
+    room for an answer.
 
     Raises:
         ValueError: all are.
     """
+    longest = model.target.max_length - new_tokens
+    if most is not None:
+        longest = min(longest, most)
+    tokenizer = model.tokenizer
     prompts = measuring.encode_rows(rows, encoder(tokenizer))
     fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
     if not fitting:

@@ -10,6 +10,7 @@ import specdec_jax as sd
 from specdec_jax import train as training
 from specdec_jax.bench import read_rows
 from specdec_jax.cli._arguments import Regenerate
+from specdec_jax.cli._prompts import encoder
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, count, progress_bar
 from specdec_jax.train import Answered, Asked
@@ -29,10 +30,11 @@ def regenerate(command: Regenerate, screens: Screens) -> int:
         )
     rows = [] if command.prompts is None else read_rows(command.prompts)
     model = load(command.model, screens)
-    asked = [Asked(tuple(_encode(model, row.text)), row.task) for row in rows]
+    encode = encoder(model.tokenizer)
+    asked = [Asked(tuple(encode(row.text)), row.task) for row in rows]
     if command.own:
         questions = _questions(command, model, screens)
-        asked += [Asked(tuple(_encode(model, text)), _OWN) for text in questions]
+        asked += [Asked(tuple(encode(text)), _OWN) for text in questions]
     longest = model.target.max_length - command.max_new_tokens
     fitting = [x for x in asked if len(x.ids) <= longest]
     if not fitting:
@@ -77,12 +79,6 @@ def regenerate(command: Regenerate, screens: Screens) -> int:
     return 0
 
 
-def _encode(model: sd.LanguageModel, text: str) -> list[int]:
-    if model.tokenizer.chat_template is None:
-        return model.tokenizer.encode(text)
-    return model.tokenizer.encode_chat([{"role": "user", "content": text}])
-
-
 def _questions(
     command: Regenerate, model: sd.LanguageModel, screens: Screens
 ) -> list[str]:
@@ -99,7 +95,7 @@ def _questions(
         return questions
     if model.tokenizer.chat_template is None:
         raise ValueError("--own needs a chat template, and this model has none")
-    first, second = (_encode(model, text) for text in ("0", "zebra"))
+    first, second = map(encoder(model.tokenizer), ("0", "zebra"))
     prefix = first[: next(i for i in range(len(first)) if first[i] != second[i])]
     questions = []
     with _progress(screens, "questions") as (progress, bar):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdec_jax._door_schedule import reports_confidence
 from specdec_jax._types import Drafter, Params, Target
 from specdec_jax.schedule import (
     BestWidth,
@@ -22,6 +23,13 @@ _WEIGHING = {
     "best-width": BestWidth,
 }
 _FIXED = "width"
+SCHEDULES = ", ".join(("width:N", *_WEIGHING))
+
+
+NOTE = (
+    "There is no %s beside the head: what it says of its drafts is taken as it is. "
+    "specdec-jax calibrate makes one."
+)
 
 
 def is_schedule(word: str) -> bool:
@@ -49,9 +57,23 @@ def make_schedule(
         return _WEIGHING[word](cost, calibration=calibration)
     if kind == _FIXED and size.isdecimal():
         return FixedWidth(int(size), cost)
-    raise ValueError(
-        f"there is no schedule {word!r}: there are width:N, {', '.join(_WEIGHING)}"
-    )
+    raise ValueError(f"there is no schedule {word!r}: there are {SCHEDULES}")
+
+
+def load_tables(files: Sequence[Path]) -> list[CostTable]:
+    """Of several drafters.
+
+    Raises:
+        ValueError: a file is none, or two are of the same drafter.
+    """
+    tables = [CostTable.load(file) for file in files]
+    for i, table in enumerate(tables):
+        if table.fingerprint in [x.fingerprint for x in tables[:i]]:
+            raise ValueError(
+                f"{files[i]} is of a drafter that another of --costs is of: measure "
+                "all batches into one"
+            )
+    return tables
 
 
 def find_cost(
@@ -59,7 +81,7 @@ def find_cost(
 ) -> CostTable | None:
     """The table of this drafter on this machine."""
     here = Fingerprint.of(target, params, drafter)
-    return next((x for x in tables if x.fingerprint in (here, None)), None)
+    return next((x for x in tables if x.fingerprint == here), None)
 
 
 def find_calibration(folder: Path | None, profile: Profile) -> Calibration | None:
@@ -67,3 +89,10 @@ def find_calibration(folder: Path | None, profile: Profile) -> Calibration | Non
     if folder is None or not (folder / profile.file_name).exists():
         return None
     return Calibration.load(folder, profile)
+
+
+def is_calibratable(
+    schedule: Schedule, target: Target, params: Params, drafter: Drafter
+) -> bool:
+    """Whether it goes by what the drafter says of its drafts, which says something."""
+    return schedule.needs_confidence and reports_confidence(target, params, drafter)

@@ -15,7 +15,12 @@ from specdec_jax.cli._options import (
     SamplingOptions,
     SchedulingOptions,
 )
-from specdec_jax.cli._schedules import find_calibration, make_schedule
+from specdec_jax.cli._schedules import (
+    NOTE,
+    find_calibration,
+    is_calibratable,
+    make_schedule,
+)
 from specdec_jax.cli._show import Screens
 from specdec_jax.io import MODELS, fetch
 from specdec_jax.schedule import CostTable, Profile, Schedule
@@ -47,17 +52,32 @@ def set_up(
         ValueError: options that contradict each other, before anything is loaded.
     """
     bias = dict(_bias(entry) for entry in options.bias)
-    if scheduling.schedule is None and scheduling.costs is not None:
-        raise ValueError("--costs is for --schedule: name one")
+    cost = _cost(scheduling)
     start = time.perf_counter()
     model, drafter, params = load_both(model_options, drafting, screens)
+    schedule = None
+    if scheduling.schedule is not None:
+        profile = Profile(
+            drafting.rule,
+            drafter.kind,
+            options.temperature,
+            options.top_k,
+            options.top_p,
+            options.min_p,
+        )
+        calibration = find_calibration(drafting.head, profile)
+        schedule = make_schedule(scheduling.schedule, cost, calibration)
+        if calibration is None and is_calibratable(
+            schedule, model.target, params, drafter
+        ):
+            screens.err.print(NOTE % profile.file_name, style="dim", soft_wrap=True)
     return Setup(
         model,
         drafter,
         params,
         options,
         _sampling(options, bias, model.tokenizer),
-        _schedule(scheduling, drafting, options, drafter, screens),
+        schedule,
         time.perf_counter() - start,
     )
 
@@ -130,34 +150,19 @@ def _drafter(
     return sd.NGram(**nodes, **chosen), ()
 
 
-def _schedule(
-    scheduling: SchedulingOptions,
-    drafting: DraftingOptions,
-    options: SamplingOptions,
-    drafter: Drafter,
-    screens: Screens,
-) -> Schedule | None:
-    if scheduling.schedule is None:
+def _cost(options: SchedulingOptions) -> CostTable | None:
+    """The table of --costs.
+
+    Raises:
+        ValueError: it or the schedule is none, or one lacks the other.
+    """
+    if options.schedule is None:
+        if options.costs is not None:
+            raise ValueError("--costs is for --schedule: name one")
         return None
-    cost = None if scheduling.costs is None else CostTable.load(scheduling.costs)
-    profile = Profile(
-        drafting.rule,
-        drafter.kind,
-        options.temperature,
-        options.top_k,
-        options.top_p,
-        options.min_p,
-    )
-    calibration = find_calibration(drafting.head, profile)
-    schedule = make_schedule(scheduling.schedule, cost, calibration)
-    if schedule.needs_confidence and calibration is None:
-        screens.err.print(
-            f"There is no {profile.file_name} beside the head: what it says of its "
-            "drafts is taken as it is. specdec-jax calibrate makes one.",
-            style="dim",
-            soft_wrap=True,
-        )
-    return schedule
+    cost = None if options.costs is None else CostTable.load(options.costs)
+    make_schedule(options.schedule, cost, None)
+    return cost
 
 
 def _sampling(

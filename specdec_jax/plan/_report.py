@@ -214,7 +214,7 @@ def _step(
     moved, products = step_traffic(module, body), step_flops(module, body)
     copies = cache_copies(module, size.layer)
     in_step = {x.name for x, _ in executed(module, body)}
-    nodes = drafter.num_nodes
+    nodes = drafter.num_nodes if schedule is None else schedule.widths[-1]
     read = {"rows": rows, "nodes": nodes, "vmem": chip.vmem}
     return Step(
         drafter=type(drafter).__name__,

@@ -49,6 +49,8 @@ class CostTable:
             width; never falling with either.
         draft: seconds of a draft, one number per batch.
         fingerprint: what was measured, where; None for a table that holds anywhere.
+        temperature: of the measured steps.
+        slots: of their cache.
 
     Raises:
         ValueError: for a table that is empty, not of this shape, not positive, falling,
@@ -61,6 +63,8 @@ class CostTable:
     verify: tuple[tuple[float, ...], ...]
     draft: tuple[float, ...]
     fingerprint: Fingerprint | None = None
+    temperature: float | None = None
+    slots: int | None = None
 
     def __post_init__(self):
         for name, sizes in (("batches", self.batches), ("widths", self.widths)):
@@ -109,6 +113,7 @@ class CostTable:
         verify: Sequence[Sequence[float]],
         draft: Sequence[float],
         fingerprint: Fingerprint | None = None,
+        **conditions: Any,
     ) -> "CostTable":
         """From measurements as they come, which may fall by chance: each entry is the
         largest of those with no more rows and no more tokens.
@@ -123,6 +128,7 @@ class CostTable:
             tuple(map(tuple, seconds.tolist())),
             tuple(np.maximum(np.asarray(draft, np.float64), 0.0).tolist()),
             fingerprint,
+            **conditions,
         )
 
     @classmethod
@@ -218,6 +224,7 @@ class CostTable:
                 tuple(map(tuple, table.pop("verify"))),
                 tuple(table.pop("draft")),
                 None if said is None else Fingerprint(**said),
+                **table,
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is no cost table") from error

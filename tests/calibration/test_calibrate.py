@@ -9,7 +9,14 @@ from cases import NEAR, TABLE, TOY
 from confident import Confident, tables
 
 import specdec_jax as sd
-from specdec_jax.calibration import Outcomes, calibrate, collect, fit, plot_reliability
+from specdec_jax.calibration import (
+    Outcomes,
+    calibrate,
+    collect,
+    fit,
+    join,
+    plot_reliability,
+)
 from specdec_jax.calibration._calibrate import judged_fit
 from specdec_jax.calibration._fit import GRID, sigmoid, survivals
 from specdec_jax.calibration._scores import auroc, brier, ece
@@ -75,6 +82,19 @@ def test_it_is_judged_on_other_texts():
         assert after.brier < before.brier
     # At the first depth it is a monotone map, which ranks as before.
     assert calibration.after[0].auroc == pytest.approx(calibration.before[0].auroc)
+
+
+def test_batches_are_joined():
+    """Texts are numbered through, also past a batch of which nothing counts."""
+    whole = outcomes(2, (1.0, 1.0), steps=6)
+    parts = [
+        whole.of(np.arange(6) < 2),
+        whole.of(np.zeros(6, bool)),
+        whole.of(np.arange(6) >= 2)._replace(text=np.array([0, 0, 1, 3])),
+    ]
+    found = join(parts)
+    np.testing.assert_array_equal(found.text, [0, 1, 2, 2, 3, 5])
+    np.testing.assert_array_equal(found.logit, whole.logit)
 
 
 def test_nothing_to_fit():

@@ -2,6 +2,7 @@
 `--schedule`.
 """
 
+import dataclasses
 import io
 import json
 import re
@@ -51,7 +52,8 @@ def costs(path, head, tmp_path):
     fingerprint = sd.schedule.Fingerprint.of(model.target, params, drafter)
     file = tmp_path / "costs.json"
     seconds = ((1.0, 1.01, 1.02, 1.03, 1.04),)
-    CostTable((1,), (1, 2, 3, 4, 5), seconds, (0.01,), fingerprint).save(file)
+    table = CostTable((1,), (1, 2, 3, 4, 5), seconds, (0.01,), fingerprint, 0.0, 64)
+    table.save(file)
     return file
 
 
@@ -169,6 +171,8 @@ def test_measure_cost_refused(run, head, tmp_path):
     status, _, err = run("measure-cost", *drafting(head), "--output",
                          tmp_path / "no" / "file.json")  # fmt: skip
     assert status == 2 and "there is no folder" in err
+    status, _, err = run("measure-cost", "--drafter=plain", "--output", head / "x.json")
+    assert status == 2 and "nothing to choose" in err
     status, _, err = run("measure-cost", *drafting(head), "--widths", 9, "--output",
                          tmp_path / "file.json")  # fmt: skip
     assert status == 2 and "widths must be 1 … 5" in err
@@ -206,6 +210,11 @@ def test_calibrate_refused(run, path, head, prompts, tmp_path):
     eagle = write_tiny_head(tmp_path / "eagle", sd.load(path).target)
     status, _, err = run("calibrate", eagle, "--prompts", prompts, "--new-tokens=8")
     assert status == 2 and "calibrated on chains" in err
+    for option in ("--batch=0", "--max-prompt=0", "--temperatures"):
+        status, _, err = run("calibrate", head, "--prompts", prompts, option)
+        assert status == 2 and "at least 1, not 0" in err, err
+        status, _, err = run("evaluate", head, "--prompts", prompts, option)
+        assert status == 2 and "at least 1, not 0" in err, err
     options = ("--prompts", prompts, "--output", tmp_path / "no")
     status, _, err = run("calibrate", head, *options)
     assert status == 2 and "there is no folder" in err
@@ -216,10 +225,11 @@ def test_bench(run, head, costs, prompts, tmp_path):
     """Schedules beside fixed widths; and a prediction of what is verified whole."""
     name, output = f"head:{head}", tmp_path / "out.json"
     words = ("width:2", "early-stop", "best-width")
-    status, out, err = run("bench", "--prompts", prompts, "--per-task=2",
-                           "--new-tokens=12", "--costs", costs, "--drafters", name,
-                           *(f"{name}@{word}" for word in words),
-                           "--output", output)  # fmt: skip
+    command = ("bench", "--prompts", prompts, "--per-task=2", "--new-tokens=12",
+               "--costs", costs, "--drafters", name,
+               *(f"{name}@{word}" for word in words), "--output", output)  # fmt: skip
+    status, out, err = run(*command)
+    assert err.count("beside the head: what it says") == 2  # not for a fixed width
     assert status == 0, err
     results = json.loads(output.read_text())
     shown = {x["drafter"]: x for x in results["summary"]}
@@ -229,20 +239,49 @@ def test_bench(run, head, costs, prompts, tmp_path):
     (cost,) = results["costs"]
     assert cost["drafter"] == "spark" and cost["nodes"] == 5
     tau = shown["spark"]["acceptance_length"]
-    assert f"{tau * 1.0 / (0.01 + 1.04):.2f}" in out and "predicted" in out
+    assert f"{tau * 1.0 / (0.01 + 1.04):.2f}" in out and "64 slots" in out
+    status, _, err = run(*command)  # all is there: shown again
+    assert status == 0, err
+    profile = Profile("match", "points", 0.0)
+    Calibration(profile, (1.0, 1.0, 1.0, 1.0)).save(head)
+    status, _, err = run(*command)  # the schedules would be others
+    assert status == 2 and "weighed" in err and "--restart" in err
 
 
-def test_bench_refused(run, head, costs, prompts):
-    name = f"head:{head}@early-stop"
-    fixed = ("bench", "--prompts", prompts, "--drafters")
-    status, _, err = run(*fixed, name)
-    assert status == 2 and "give --costs" in err
-    status, _, err = run(*fixed, name, "--costs", costs, "--profile")
-    assert status == 2 and "leave one of them out" in err
-    status, _, err = run(*fixed, f"{name}@width:2")
-    assert status == 2 and "two schedules" in err
-    status, _, err = run(*fixed, f"head:{head}@chain:2@early-stop", "--costs", costs)
-    assert status == 2 and "written for this model, drafter and machine" in err
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("NAME@early-stop",), "give --costs"),
+        (("NAME@early-stop", "--costs", "COSTS", "--profile"), "leave one of them out"),
+        (("NAME@early-stop@width:2",), "two schedules"),
+        (("NAME@early_stop",), "neither a tree .* nor a schedule .*early-stop"),
+        (
+            ("NAME@chain:2@early-stop", "--costs", "COSTS"),
+            "written for this model, drafter and machine",
+        ),
+        (("NAME@chain:2", "--costs", "COSTS"), "measured with none of these drafters"),
+        (("NAME", "--costs", "COSTS", "COSTS"), "another of --costs is of"),
+        (("NAME", "--nodes=4"), "--nodes is not for heads"),
+    ],
+)
+def test_bench_refused(run, head, costs, prompts, options, words):
+    shown = {"COSTS": costs}
+    options = [shown.get(x, x.replace("NAME", f"head:{head}")) for x in options]
+    status, _, err = run("bench", "--prompts", prompts, "--drafters", *options)
+    assert status == 2 and re.search(words, err), err
+
+
+def test_a_table_that_is_narrow_predicts_nothing(run, head, costs, prompts, tmp_path):
+    """It does not stop what has no schedule."""
+    table = CostTable.load(costs)
+    narrow = ((1.0, 1.01),)
+    dataclasses.replace(table, widths=(1, 2), verify=narrow).save(costs)
+    output = tmp_path / "out.json"
+    status, _, err = run("bench", "--prompts", prompts, "--per-task=1", "--costs",
+                         costs, "--new-tokens=4", "--drafters", f"head:{head}",
+                         "--output", output)  # fmt: skip
+    assert status == 0, err
+    assert json.loads(output.read_text())["costs"] == []
 
 
 def test_names():

@@ -1,14 +1,19 @@
 """Bytes, arithmetic, exchanges, copies: of a program that can be counted by hand."""
 
+import dataclasses
+
 import pytest
 import small_hlo as hlo
 
+from specdec_jax import plan
 from specdec_jax.plan._arithmetic import flops
 from specdec_jax.plan._copies import cache_copies
 from specdec_jax.plan._hlo import Instruction, decoding_loop, parse
+from specdec_jax.plan._report import _by_width
 from specdec_jax.plan._traffic import (
     Collective,
     Traffic,
+    choice,
     collectives,
     step_flops,
     step_traffic,
@@ -49,6 +54,17 @@ def test_an_update_that_is_not_in_place():
 def test_arithmetic_and_exchanges(module):
     assert step_flops(module, "%decode") == hlo.FLOPS
     assert collectives(module, "%decode") == {"all-reduce": Collective(1, hlo.PRODUCT)}
+
+
+def test_a_step_with_each_width(module):
+    """Of a choice, the branch's own work in place of the dearest."""
+    assert choice(module, "%decode", 2) == ["%narrow", "%wide"]
+    with pytest.raises(ValueError, match="no choice among 3 branches"):
+        choice(module, "%decode", 3)
+    chip = dataclasses.replace(plan.CHIPS["v5e"], flops=1.0, bandwidth=1e30)
+    narrow, wide = _by_width(module, "%decode", chip, (1, 8)).values()
+    assert wide == hlo.FLOPS
+    assert wide - narrow == step_flops(module, "%wide") == 2 * 4 * 16 * 8
 
 
 def test_a_loop_counts_as_often_as_it_runs():
