@@ -2,10 +2,12 @@
 
     python benchmarks/tpu/compile.py
 
-Of each model, from the smallest slice that holds it to 256 chips (of some, on one slice
-only): what a step moves from and to HBM over what it must, whether it copies the cache,
-whether all of the cache is reused, and how long the step takes at least. NGram on every
-slice, EAGLE-3 on eight chips. Eight rows for each part of "data", 4,096 slots a row.
+Of each model on the smallest slice that holds it, on eight chips and on 256 (of some on
+one slice only; between those slices only "data" grows): what a step moves from and to
+HBM over what it must, whether it copies the cache, whether all of the cache is reused,
+and how long the step takes at least. NGram on every slice, EAGLE-3 on eight chips, and
+there DFlash and DSpark for one model, the latter also with several widths to choose
+from. Eight rows for each part of "data", 4,096 slots a row.
 Rows that the result has already are left out, so that the script can be stopped at any
 time and go on later.
 """
@@ -34,12 +36,18 @@ CHIPS = {"llama-3.1-8b": "v5e", "qwen3-8b": "v5e", "llama-3.3-70b": "v6e"}
 ONCE = {"qwen3-30b-a3b": "v6e:2x2", "gemma-3-12b": "v5e:2x4"}  # one row each
 ROWS, SLOTS, WIDEST = 8, 4096, 8  # WIDEST: chips of "model", one for each kv head
 TREE = sd.GrownTree(num_nodes=60, depth=8, width=10)
-EAGLE_CHIPS, ONCE_NODES = 8, 16
+HEAD_CHIPS, ONCE_NODES = 8, 16
+BLOCKS = "qwen3-8b"  # what DFlash and DSpark are published for
+WIDTHS = ((), (1, 8), (1, 4, 8), (1, 2, 4, 6, 8))  # of DSpark
+Key = tuple[str, str, str, int, tuple[int, ...]]
 HEADER = """\
 | model | slice | data × model | drafter, nodes | GB moved | over ideal | copies | \
-cache reused | temporary | step ≥ | τ to gain | besides |
-| --- | --- | --- | --- | --: | --: | --: | --- | --: | --: | --: | --- |
+cache reused | temporary | step ≥ | τ to gain | compiled in | besides |
+| --- | --- | --- | --- | --: | --: | --: | --- | --: | --: | --: | --: | --- |
 """
+
+
+Head = Literal["eagle3", "dflash", "dspark"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +56,18 @@ class Arguments:
 
     models: tuple[str, ...] = (*CHIPS, *ONCE)
     """Presets."""
-    drafters: tuple[Literal["ngram", "eagle3"], ...] = ("ngram", "eagle3")
+    drafters: tuple[Head | Literal["ngram"], ...] = (
+        "ngram",
+        "eagle3",
+        "dflash",
+        "dspark",
+    )
     """Plain decoding is NGram's with one node."""
     nodes: tuple[int, ...] = (1, 8, 16, 64)
     """Of NGram."""
     slices: tuple[str, ...] = ()
-    """Like 2x4; by default all that hold the model."""
+    """Like 2x4; by default the smallest that holds the model, that of eight chips, and
+    the largest."""
     output: Path = RESULT
     """Where the result goes, and which rows there are already."""
 
@@ -64,8 +78,9 @@ class Row:
 
     model: str
     topology: plan.Topology
-    drafter: Literal["ngram", "eagle3"]
-    nodes: int
+    drafter: Head | Literal["ngram"]
+    nodes: int = 0  # of NGram; heads have their own
+    widths: tuple[int, ...] = ()
 
     @property
     def mesh(self) -> dict[str, int]:
@@ -77,14 +92,31 @@ class Row:
         return ROWS * self.mesh["data"]
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        return self.model, self.topology.name, type(self.proposes).__name__, self.nodes
+    def key(self) -> Key:
+        drafter = self.proposes
+        name, nodes = type(drafter).__name__, drafter.num_nodes
+        return self.model, self.topology.name, name, nodes, self.widths
 
     @property
     def proposes(self) -> Drafter:
-        if self.drafter == "eagle3":
-            return plan.eagle3(targets.preset(self.model), TREE)
+        target = targets.preset(self.model)
+        match self.drafter:
+            case "eagle3":
+                return plan.eagle3(target, TREE)
+            case "dflash":
+                return plan.dflash(target, None)
+            case "dspark":
+                return plan.dspark(target)
         return sd.Plain() if self.nodes == 1 else sd.NGram(num_nodes=self.nodes)
+
+    @property
+    def schedule(self) -> sd.schedule.Schedule | None:
+        """What it weighs does not change what is compiled."""
+        if not self.widths:
+            return None
+        seconds = (tuple(map(float, self.widths)),)
+        cost = sd.schedule.CostTable((self.batch,), self.widths, seconds, (0.0,))
+        return sd.schedule.EarlyStop(cost)
 
     def measure(self) -> dict[str, Any]:
         found = plan.plan(
@@ -95,6 +127,7 @@ class Row:
             self.mesh,
             batch=self.batch,
             slots=SLOTS,
+            schedule=self.schedule,
         ).numbers()
         (step,) = found.pop("steps")
         return found | {"step": step}
@@ -108,27 +141,50 @@ def rows(arguments: Arguments) -> Iterator[Row]:
             continue
         chip = plan.CHIPS[CHIPS.get(model, "v5e")]
         target = targets.preset(model)
-        for grid in arguments.slices or chip.slices:
-            topology = plan.topology(f"{chip.name}:{grid}")
-            row = Row(model, topology, "ngram", 1)
-            size = plan.sizes(target, batch=row.batch, slots=SLOTS, mesh=row.mesh)
-            if size.held >= chip.memory:
-                continue
+        topologies = [
+            plan.topology(f"{chip.name}:{grid}")
+            for grid in arguments.slices or chip.slices
+        ]
+        each = [Row(model, topology, "ngram") for topology in topologies]
+        each = [row for row in each if _held(row, target) < chip.memory]
+        if not arguments.slices:
+            eight = [row for row in each if row.topology.chips == HEAD_CHIPS]
+            each = list(dict.fromkeys([each[0], *eight, each[-1]]))
+        for row in each:
             if "ngram" in arguments.drafters:
                 for nodes in arguments.nodes:
                     yield dataclasses.replace(row, nodes=nodes)
-            if "eagle3" in arguments.drafters and topology.chips == EAGLE_CHIPS:
-                yield dataclasses.replace(row, drafter="eagle3", nodes=TREE.num_nodes)
+            if row.topology.chips != HEAD_CHIPS:
+                continue
+            if "eagle3" in arguments.drafters:
+                yield dataclasses.replace(row, drafter="eagle3")
+            if "dflash" in arguments.drafters and model == BLOCKS:
+                yield dataclasses.replace(row, drafter="dflash")
+            if "dspark" in arguments.drafters and model == BLOCKS:
+                for widths in WIDTHS:
+                    yield dataclasses.replace(row, drafter="dspark", widths=widths)
 
 
-def place_of(entry: dict[str, Any]) -> tuple[str, int, bool, int]:
+def _held(row: Row, target: targets.ModuleTarget) -> int:
+    return plan.sizes(target, batch=row.batch, slots=SLOTS, mesh=row.mesh).held
+
+
+def place_of(entry: dict[str, Any]) -> tuple[Any, ...]:
     step, chips = entry["step"], math.prod(entry["mesh"].values())
-    return entry["model"], chips, step["drafter"] == "Eagle3", step["nodes"]
+    order = ("Plain", "NGram", "Eagle3", "DFlash", "DSpark")
+    place = order.index(step["drafter"]), step["nodes"], len(widths_of(step))
+    return entry["model"], chips, *place
 
 
-def key_of(entry: dict[str, Any]) -> tuple[str, str, str, int]:
+def key_of(entry: dict[str, Any]) -> Key:
     step = entry["step"]
-    return entry["model"], entry["topology"], step["drafter"], step["nodes"]
+    drafted = step["drafter"], step["nodes"], widths_of(step)
+    return entry["model"], entry["topology"], *drafted
+
+
+def widths_of(step: dict[str, Any]) -> tuple[int, ...]:
+    """Those that a schedule chooses from; in JSON they are words."""
+    return tuple(map(int, step.get("widths", {})))
 
 
 def reason(entry: dict[str, Any]) -> str:
@@ -154,6 +210,8 @@ def reason(entry: dict[str, Any]) -> str:
 def drafter_of(step: dict[str, Any]) -> str:
     name: str = step["drafter"]
     name = {"Plain": "plain", "Eagle3": "EAGLE-3"}.get(name, name)
+    if widths := widths_of(step):
+        return f"{name}, {' or '.join(map(str, widths))}"
     return name if step["nodes"] == 1 else f"{name}, {step['nodes']}"
 
 
@@ -181,6 +239,7 @@ def table(entries: list[dict[str, Any]]) -> str:
             f"{step['temporary'] / 1e9:.2f} GB",
             f"{step['seconds'] * 1e3:.2f} ms",
             "" if alone is None else f"{step['seconds'] / alone:.2f}",
+            f"{step['compile_seconds']:.0f} s",
             reason(x),
         )
         lines.append(f"| {' | '.join(cells)} |\n")
