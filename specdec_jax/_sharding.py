@@ -30,7 +30,7 @@ MESH_AXES = {
 # The end of an array's path in a pytree of parameters, and its logical axes; replicated
 # where nothing matches.
 _PARAMS: dict[str, tuple[str | None, ...]] = {
-    r"embedding|(head|after)\.weight": ("vocab", None),
+    r"embedding|(head|after)\.weight|markov\.before": ("vocab", None),
     r"query\.weight": ("heads", None),
     r"query\.bias": ("heads",),
     r"(key|value)\.weight": ("kv_heads", None),

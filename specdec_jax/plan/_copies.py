@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from specdec_jax.plan._hlo import Instruction, Module
-from specdec_jax.plan._sources import Sources
+from specdec_jax.plan._sources import COMPUTED, Sources
 
 _MAKES = ("copy", "copy-done", "transpose", "fusion")
 _FLOATS = ("f32", "bf16", "f16")
@@ -28,8 +28,9 @@ class Copies(NamedTuple):
         weights: the same of weights alone, in a layout of the compiler's liking.
         written_back: copies from VMEM, where the compiler stages some commits: the
             cache goes back to its own place.
-        computed: fusions with products, exponentials or sums inside, or that read
-            nothing as large: scores and logits.
+        computed: fusions with products, exponentials or sums inside, whatever only
+            moves their results, and what reads nothing as large: scores, logits, states
+            of a prompt.
     """
 
     moved: list[Instruction]
@@ -41,7 +42,11 @@ class Copies(NamedTuple):
 def cache_copies(module: Module, elements: int) -> Copies:
     """Those of a program whose layers have keys of so many elements on a chip."""
     inside = module.fused()
-    sources = Sources(module, elements=elements)
+
+    def computes(fusion: Instruction) -> bool:
+        return bool(_operations(module, fusion) & _ARITHMETIC)
+
+    sources = Sources(module, elements=elements, computes=computes)
     found = Copies([], [], [], [])
     for name, computation in module.computations.items():
         if name in inside:
@@ -56,7 +61,7 @@ def cache_copies(module: Module, elements: int) -> Copies:
             if instruction.operation == "fusion":
                 if _is_in_place(instruction):
                     continue
-                if _operations(module, instruction) & _ARITHMETIC:
+                if computes(instruction):
                     found.computed.append(instruction)
                     continue
             elif instruction.operation != "transpose" and _is_staged(
@@ -64,7 +69,7 @@ def cache_copies(module: Module, elements: int) -> Copies:
             ):
                 found.written_back.append(instruction)
                 continue
-            names = sources.of_operands(name, instruction)
+            names = sources.of_operands(name, instruction) - {COMPUTED}
             is_weight = all(x.startswith("params") for x in names)
             kind = found.weights if is_weight else found.moved
             (kind if names else found.computed).append(instruction)

@@ -15,6 +15,7 @@ from specdec_jax._door import choose_chunk
 from specdec_jax._sharding import param_shardings, row_shardings
 from specdec_jax._types import Drafter, Target
 from specdec_jax.drafters import Eagle, Eagle3
+from specdec_jax.nn import BlockDrafter
 from specdec_jax.nn._features import FeatureDrafter
 from specdec_jax.targets import ModuleTarget
 
@@ -103,12 +104,14 @@ def sizes(
         layer=layer // keys.dtype.itemsize,
         copies=copies,
     )
-    if not isinstance(drafter, FeatureDrafter):
+    if not isinstance(drafter, FeatureDrafter | BlockDrafter):
         return found
-    head_cache = jax.eval_shape(lambda: drafter.init(batch, slots)).cache
+    is_block = isinstance(drafter, BlockDrafter)  # one pass, whatever its depth
+    state = jax.eval_shape(lambda: drafter.init(batch, slots))
+    head_cache = state if is_block else state.cache
     keys, layer, _ = _spread(head_cache, axes)
-    if not isinstance(drafter, Eagle):
-        output = 0
+    has_own = drafter.config.own_head if is_block else not isinstance(drafter, Eagle)
+    output = 0 if has_own else output
     head = {name: n for name, _, n in _held(abstract_head(target, drafter), axes)}
     once = ("tokens", "fusion.weight") if isinstance(drafter, Eagle3) else ()
     return dataclasses.replace(
@@ -117,7 +120,7 @@ def sizes(
         drafter_weights=sum(head.values()),
         drafter_cache=2 * len(head_cache.keys) * layer,
         draft_output=output,
-        draft_levels=drafter.max_depth,
+        draft_levels=1 if is_block else drafter.max_depth,
         draft_again=output + sum(n for name, n in head.items() if name not in once),
     )
 

@@ -1,26 +1,35 @@
 """Which arguments of a program a value in it came from."""
 
 import re
+from collections.abc import Callable
 
 from specdec_jax.plan._hlo import Instruction, Module
 
 UNKNOWN = "unknown"
+COMPUTED = "computed"
 _HANDS_ON = (
     "bitcast", "convert", "copy", "copy-start", "copy-done", "opt-barrier", "reshape",
     "slice", "slice-start", "slice-done", "transpose",
 )  # fmt: skip
+_SUMS = ("all-reduce", "reduce-scatter")  # over chips
 _Place = tuple[str, str, tuple[int, ...]]  # computation, value, where in nested tuples
 
 
 class Sources:
     """Follows values back through loops, branches, tuples and what hands them on.
 
-    A fusion hands on its operands of at least so many `elements`; without that it makes
-    something new.
+    A fusion hands on its operands of at least so many `elements`, unless it `computes`;
+    without `elements` it makes something new.
     """
 
-    def __init__(self, module: Module, *, elements: int | None = None):
-        self._module, self._elements = module, elements
+    def __init__(
+        self,
+        module: Module,
+        *,
+        elements: int | None = None,
+        computes: Callable[[Instruction], bool] = lambda fusion: False,
+    ):
+        self._module, self._elements, self._computes = module, elements, computes
         self._callers: dict[str, list[tuple[str, str]]] = {}  # computation, operand
         for name, computation in module.computations.items():
             for x in computation.values():
@@ -34,8 +43,8 @@ class Sources:
                     self._callers.setdefault(callee, []).append((name, operand))
 
     def of(self, computation: str, name: str) -> set[str]:
-        """The arguments' names, as in `state.cache.keys[0]`; `UNKNOWN` where something
-        new was made on the way.
+        """The arguments' names, as in `state.cache.keys[0]`; `COMPUTED` where a fusion
+        or a sum over chips computed on the way, `UNKNOWN` where all else was made.
         """
         return self._of((computation, name, ()), set())
 
@@ -69,6 +78,10 @@ class Sources:
                 return self._of((computation, x.operands[0], path), seen)
             case operation if operation in _HANDS_ON:
                 return self._of((computation, x.operands[0], ()), seen)
+            case "fusion" if self._computes(x):
+                return {COMPUTED}
+            case operation if operation.startswith(_SUMS):
+                return {COMPUTED}
             case "fusion" if self._elements is not None:
                 return self._of_operands(computation, x, seen) or {UNKNOWN}
         return {UNKNOWN}

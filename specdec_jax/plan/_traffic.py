@@ -32,7 +32,8 @@ _FREE = {
 _FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound")
 _SLICES = ("slice", "dynamic-slice", "gather")
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is the update
-_CACHE = re.compile(r"state\.(drafter\.)?cache\.")  # the target's, the drafter's
+# The target's, an EAGLE head's, and what is all that a drafter of blocks keeps.
+_CACHE = re.compile(r"state\.((drafter\.)?cache|drafter)\.(keys|values)\b")
 COLLECTIVES = (
     "all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute",
     "collective-broadcast", "ragged-all-to-all",

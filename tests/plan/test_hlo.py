@@ -128,6 +128,17 @@ def test_a_copy_of_weights_is_told_apart():
     assert [x.name for x in copies.weights] == ["%copy.1"] and not copies.moved
 
 
+@pytest.mark.parametrize("made", ["%sum.1", "%product.1", "%chosen.1"])
+def test_what_was_computed_is_no_cache(made):
+    """A copy of a product, or of a sum over chips, moves nothing that was there before;
+    one of what a branch gave may.
+    """
+    copy = f"%moved.1 = f32[4,16]{{0,1:T(8,128)}} copy({made})\n  ROOT %d.1"
+    copies = cache_copies(parse(hlo.TEXT.replace("ROOT %d.1", copy)), 4 * 16)
+    names = [x.name for x in (copies.moved, copies.computed)[made != "%chosen.1"]]
+    assert "%moved.1" in names
+
+
 def test_a_commit_by_way_of_vmem():
     """It goes back as it is; in another layout it is a copy after all."""
     text = hlo.TEXT.replace(

@@ -127,6 +127,29 @@ def test_a_head_of_eagle():
     assert plan.eagle3(target, TREE).config.draft_vocab_size == plan.HEAD_TOKENS
 
 
+@pytest.mark.parametrize(("make", "width"), [(plan.dflash, 16), (plan.dspark, 8)])
+def test_a_drafter_of_blocks(make, width):
+    """Its body once, and the target's output layer, which it shares, once more."""
+    target = targets.preset("qwen3-8b")
+    drafter = make(target, None) if make is plan.dflash else make(target)
+    mesh = {"data": 1, "model": 8}
+    size = plan.sizes(target, batch=8, slots=4096, mesh=mesh, drafter=drafter)
+    alone = plan.sizes(target, batch=8, slots=4096, mesh=mesh)
+    layer = 2 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288)  # bytes
+    body = 5 * layer + 2 * 5 * 4096 * 4096
+    markov = 2 * 2 * 151936 * 256 if make is plan.dspark else 0
+    assert size.drafter_weights == pytest.approx((body + markov) / 8, rel=1e-3)
+    assert size.drafter_cache == 5 * 2 * 8 * 4096 * 1024 * 2 // 8
+    assert size.draft_output == 2 * 151936 * 4096 // 8
+    step = {"rows": 8, "nodes": width, "vmem": 0}
+    assert plan.step_bytes(target, size, **step) == (
+        plan.step_bytes(target, alone, **step)
+        + size.drafter_weights
+        + size.drafter_cache
+        + size.draft_output
+    )
+
+
 def test_a_small_head_makes_the_proof_stricter():
     """A copy of the smaller layer counts already."""
     target = targets.preset("llama-3.1-8b")
