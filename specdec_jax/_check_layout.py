@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from specdec_jax import _tree
 from specdec_jax._door import Prompts
-from specdec_jax._types import Accepted, Params, Target
+from specdec_jax._types import Accepted, Cache, Params, Target
 from specdec_jax.nn import BlockDrafter, Layout
 from specdec_jax.nn._head_parts import in_target_vocabulary
 
@@ -98,6 +98,7 @@ def check_layout(
             target,
             dataclasses.replace(drafter, taps=taps),
             params,
+            (target.init_cache(*tokens.shape), drafter.init(*tokens.shape)),
             jnp.asarray(tokens),
             jnp.asarray(at),
         )
@@ -143,16 +144,19 @@ def _agreements(
     target: Target,
     drafter: BlockDrafter,
     params: Params,
+    empty: tuple[Cache, PyTree],
     tokens: Int[Array, "B T"],
     anchors: Int[Array, "B A"],
 ) -> dict[Layout, Float[Array, "A B G"]]:
-    """Σ min(p, q) of the first drafts after each anchor."""
+    """Σ min(p, q) of the first drafts after each anchor. The empty caches of target and
+    drafter are arguments, or XLA would compute with their zeros while it compiles.
+    """
     batch, size = tokens.shape
-    block, cache = _tree.causal_block(tokens), target.init_cache(batch, size)
+    (cache, nothing), block = empty, _tree.causal_block(tokens)
     output = target.forward(params.target, cache, block, drafter.taps)
     whole = jnp.full((batch,), size, jnp.int32)
     accepted = Accepted(tokens, output.features, whole, jnp.zeros_like(whole))
-    state = drafter.update(target, params, drafter.init(batch, size), accepted)
+    state = drafter.update(target, params, nothing, accepted)
     wide = dataclasses.replace(drafter.config, layout="anchor_first")
     reader = dataclasses.replace(drafter, config=wide, drafts=None)
 
