@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,12 @@ class Calibration:
         content = {
             "format": _FORMAT,
             **dataclasses.asdict(self),
+            "before": [_said(score) for score in self.before],
+            "after": [_said(score) for score in self.after],
             "sts_temperatures": self.temperatures,
         }
-        path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        text = json.dumps(content, indent=1, allow_nan=False)
+        path.write_text(text + "\n", "utf-8")
         return path
 
     @classmethod
@@ -134,5 +138,14 @@ class Calibration:
         return found
 
 
-def _scores(entries: Sequence[dict[str, float]]) -> tuple[Score, ...]:
-    return tuple(Score(**entry) for entry in entries)
+def _said(score: Score) -> dict[str, float | None]:
+    """For JSON, which has no NaN."""
+    fields = dataclasses.asdict(score).items()
+    return {name: None if math.isnan(x) else x for name, x in fields}
+
+
+def _scores(entries: Sequence[dict[str, float | None]]) -> tuple[Score, ...]:
+    return tuple(
+        Score(**{name: math.nan if x is None else x for name, x in entry.items()})
+        for entry in entries
+    )

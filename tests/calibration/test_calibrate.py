@@ -1,6 +1,8 @@
 """Confidence that is made to come true, and measured."""
 
+import dataclasses
 import json
+import math
 import sys
 
 import numpy as np
@@ -20,7 +22,7 @@ from specdec_jax.calibration import (
 from specdec_jax.calibration._calibrate import judged_fit
 from specdec_jax.calibration._fit import GRID, sigmoid, survivals
 from specdec_jax.calibration._scores import auroc, brier, ece
-from specdec_jax.schedule import Calibration, EarlyStop, Profile
+from specdec_jax.schedule import Calibration, EarlyStop, Profile, Score
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -164,6 +166,13 @@ def test_files(tmp_path):
     calibration = Calibration(PROFILE, (1.0, 2.0))
     path = calibration.save(tmp_path)
     assert Calibration.load(path) == calibration
+    nowhere = dataclasses.replace(
+        calibration, before=(Score(0.1, math.nan, 0.2),), after=(Score(0, 1, 0),)
+    )
+    assert "NaN" not in nowhere.save(tmp_path).read_text()
+    found = Calibration.load(path)
+    assert math.isnan(found.before[0].auroc) and found.before[0].ece == 0.1
+    assert found.after == nowhere.after
     other = Profile("match", "points")
     with pytest.raises(
         ValueError, match="is for rule rejection, and the call has matc"

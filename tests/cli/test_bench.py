@@ -75,7 +75,7 @@ def test_bench(run, path, monkeypatch):
 def test_a_head(run, path, tmp_path):
     """From its folder; random, it is rarely right, and the text is the same."""
     head = write_tiny_head(tmp_path / "head", sd.load(path).target)
-    options = ("--tasks", "x", "--per-task=1", "--nodes=4", "--drafters")
+    options = ("--tasks", "x", "--per-task=1", "--drafters")
     status, _, _, results = run(*options, f"head:{head}")
     (summary,) = results["summary"]
     assert status == 0 and summary["drafter"] == head.name
