@@ -24,6 +24,7 @@ from specdec_jax.cli._arguments import Train
 from specdec_jax.cli._options import ModelOptions
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, count, plain_table
+from specdec_jax.nn import BlockDrafter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,16 @@ def read_recipe(file: Path) -> training.Recipe:
     return recipe
 
 
+def check_mask(mask_id: int, corpus: training.Corpus) -> None:
+    """Raise `ValueError` where a text has the token that shall mean an open slot."""
+    found = int((corpus.tokens == mask_id).sum())
+    if found:
+        raise ValueError(
+            f"mask_id {mask_id} is a token of the texts, {found} times: take one that "
+            "the target has no use for"
+        )
+
+
 def train(command: Changed, screens: Screens) -> int:
     """Train, and write the best drafter; status 0."""
     recipe: training.Recipe = command.recipe
@@ -71,6 +82,8 @@ def train(command: Changed, screens: Screens) -> int:
     _show_recipe(recipe, screens)
     model = load(ModelOptions(recipe.target, recipe.dtype), screens)
     corpus = training.load_corpus(files, vocab_size=model.target.vocab_size)
+    if isinstance(recipe.drafter, BlockDrafter):
+        check_mask(recipe.drafter.config.mask_id, corpus)
     learned = round((len(corpus) - recipe.data.held_out) * recipe.data.fraction)
     screens.err.print(
         f"{count(len(corpus), 'text')}, {count(corpus.num_answer_tokens, 'token')} of "
