@@ -18,6 +18,7 @@ from specdec_jax.nn import (
 )
 
 TARGET = tiny_target("llama")
+MASK = TARGET.vocab_size - 1
 WEIGHTS = random_params(TARGET)
 _SIZES: dict[str, Any] = {
     "width": 48,
@@ -34,7 +35,7 @@ EAGLE3 = sd.Eagle3(
     taps=(0, 1, 2),
 )
 _BODY = InjectedConfig(
-    **_SIZES, num_layers=2, feature_width=96, block_size=4, mask_id=60
+    **_SIZES, num_layers=2, feature_width=96, block_size=4, mask_id=MASK
 )
 DFLASH = sd.DFlash(_BODY, taps=(0, 2))
 DSPARK = sd.DSpark(
@@ -57,17 +58,18 @@ RUNS: dict[str, tuple[Any, Any]] = {
 
 @functools.cache
 def corpus(texts: int = 60) -> train.Corpus:
-    """Answers of the target to random prompts."""
+    """Answers of the target to random prompts, neither of which has the mask."""
     random = np.random.default_rng(0)
     prompts = [
-        random.integers(0, 61, random.integers(3, 9)).tolist() for _ in range(texts)
+        np.minimum(random.integers(0, 61, random.integers(3, 9)), MASK - 1).tolist()
+        for _ in range(texts)
     ]
     answers = sd.generate(
         TARGET,
         sd.Params(WEIGHTS),
         sd.Plain(),
         prompts,
-        sampling=sd.Sampling(max_new_tokens=20),
+        sampling=sd.Sampling(max_new_tokens=20, banned_ids=(MASK,)),
     ).tokens
     whole = [np.concatenate(pair) for pair in zip(prompts, answers, strict=True)]
     return train.Corpus(

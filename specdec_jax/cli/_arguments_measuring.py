@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from specdec_jax.cli._options import DraftingOptions, ModelOptions, Switch, optional
+from specdec_jax.cli._options import (
+    AnsweringOptions,
+    DraftingOptions,
+    ModelOptions,
+    Switch,
+    optional,
+)
 
 
 @dataclass(frozen=True)
@@ -99,14 +105,7 @@ class Calibrate:
     """Of verification, as in `generate`."""
     loss: Literal["ece", "nll"] = "ece"
     """ece: the least calibration error; nll: the likeliest, for few prompts."""
-    per_task: int = 8
-    """Prompts of each task of a file, at even distances."""
-    new_tokens: int = 96
-    """Of each answer, unless it ends before."""
-    max_prompt: Annotated[int | None, optional("N", "what the model can hold")] = None
-    """Longer prompts are left out."""
-    batch: int = 8
-    """Prompts that are answered at once."""
+    answering: AnsweringOptions = AnsweringOptions()
     output: Annotated[Path | None, optional("FOLDER", "the head's own")] = None
     """Where the calibrations go."""
     plot: Switch = False
@@ -129,14 +128,7 @@ class Evaluate:
     slots:NODES; each is measured."""
     temperatures: Annotated[tuple[float, ...], arg(metavar="T")] = (0.0,)
     """Each is measured."""
-    per_task: int = 8
-    """Prompts of each task of a file, at even distances."""
-    new_tokens: int = 96
-    """Of each answer, unless it ends before."""
-    max_prompt: Annotated[int | None, optional("N", "what the model can hold")] = None
-    """Longer prompts are left out."""
-    batch: int = 8
-    """Prompts of one task that are answered at once."""
+    answering: AnsweringOptions = AnsweringOptions()
     output: Annotated[Path | None, optional("FILE.json", "none")] = None
     """Write the numbers."""
     debug: Switch = False

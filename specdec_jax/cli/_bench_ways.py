@@ -13,13 +13,7 @@ from specdec_jax.bench import Decoding, Synthetic
 from specdec_jax.cli._arguments_measuring import Bench
 from specdec_jax.cli._heads import HeadName, load_head, read_name, with_tree
 from specdec_jax.cli._options import ModelOptions
-from specdec_jax.cli._schedules import (
-    NOTE,
-    find_calibration,
-    find_cost,
-    is_calibratable,
-    make_schedule,
-)
+from specdec_jax.cli._schedules import calibrated, find_cost
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens
 from specdec_jax.schedule import CostTable, Profile, Schedule
@@ -119,17 +113,19 @@ def _schedules(
 ) -> dict[float, Schedule]:
     """What is said of how much to verify, with the calibration of each temperature."""
     assert head.schedule is not None
-    found = {}
-    for temperature in command.temperatures:
-        profile = Profile("match", way.drafter.kind, temperature)
-        calibration = find_calibration(head.folder, profile)
-        schedule = make_schedule(head.schedule, cost, calibration)
-        found[temperature] = schedule
-        if calibration is None and is_calibratable(
-            schedule, way.target, way.params, way.drafter
-        ):
-            screens.err.print(f"{way.name}: {NOTE % profile.file_name}", style="dim")
-    return found
+    return {
+        temperature: calibrated(
+            head.schedule,
+            cost,
+            head.folder,
+            Profile("match", way.drafter.kind, temperature),
+            way.target,
+            way.params,
+            way.drafter,
+            console=screens.err,
+        )
+        for temperature in command.temperatures
+    }
 
 
 def predictable(

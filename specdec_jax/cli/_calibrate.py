@@ -13,8 +13,7 @@ from specdec_jax.bench import Prompt
 from specdec_jax.calibration import Outcomes
 from specdec_jax.cli._arguments_measuring import Calibrate
 from specdec_jax.cli._heads import load_head
-from specdec_jax.cli._prompts import check_answering, fitting_prompts, read_files
-from specdec_jax.cli._setup import load
+from specdec_jax.cli._prompts import load_prompts
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
 from specdec_jax.schedule import Calibration, Profile
 
@@ -26,12 +25,7 @@ def calibrate(command: Calibrate, screens: Screens) -> int:
         raise ValueError(f"there is no folder {folder} for the calibration")
     if command.plot:
         measuring.check_matplotlib()
-    check_answering(command)
-    rows = read_files(command.prompts, command.per_task)
-    model = load(command.model, screens)
-    prompts = fitting_prompts(
-        rows, model, new_tokens=command.new_tokens, most=command.max_prompt
-    )
+    model, prompts, _ = load_prompts(command, screens)
     drafter, head = load_head(command.head, model)
     params = sd.Params(model.params, head)
     for temperature in command.temperatures:
@@ -62,9 +56,9 @@ def _outcomes(
     left out.
     """
     groups = measuring.make_groups(
-        prompts, temperatures=[temperature], batches=[command.batch]
+        prompts, temperatures=[temperature], batches=[command.answering.batch]
     )
-    slots = max(len(prompt.ids) for prompt in prompts) + command.new_tokens
+    slots = max(len(prompt.ids) for prompt in prompts) + command.answering.new_tokens
     bar = progress.add_task(f"temperature {temperature:g}", total=len(groups))
     parts: list[Outcomes] = []
     found: Any = None
@@ -79,7 +73,7 @@ def _outcomes(
                 top_k=command.top_k,
                 top_p=command.top_p,
                 min_p=command.min_p,
-                max_new_tokens=command.new_tokens,
+                max_new_tokens=command.answering.new_tokens,
                 stop_ids=model.tokenizer.stop_ids,
                 seed=group.seeds,
             ),

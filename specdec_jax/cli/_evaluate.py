@@ -9,19 +9,13 @@ from specdec_jax import bench as measuring
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments_measuring import Evaluate
 from specdec_jax.cli._heads import load_head, with_tree
-from specdec_jax.cli._prompts import check_answering, fitting_prompts, read_files
-from specdec_jax.cli._setup import load
+from specdec_jax.cli._prompts import load_prompts
 from specdec_jax.cli._show import Screens, plain_table, progress_bar
 
 
 def evaluate(command: Evaluate, screens: Screens) -> int:
     """Answer the prompts with every tree and show what was accepted; status 0."""
-    check_answering(command)
-    rows = read_files(command.prompts, command.per_task)
-    model = load(command.model, screens)
-    fitting = fitting_prompts(
-        rows, model, new_tokens=command.new_tokens, most=command.max_prompt
-    )
+    model, fitting, left_out = load_prompts(command, screens)
     drafter, params = load_head(command.head, model)
     drafters = {name: with_tree(drafter, name) for name in command.trees}
     found: dict[str, list[Acceptance]] = {}
@@ -34,8 +28,8 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
                 way,
                 fitting,
                 temperatures=command.temperatures,
-                batch=command.batch,
-                new_tokens=command.new_tokens,
+                batch=command.answering.batch,
+                new_tokens=command.answering.new_tokens,
                 stop_ids=model.tokenizer.stop_ids,
                 report=lambda done, total, bar=bar, progress=progress: progress.update(
                     bar, completed=done, total=total
@@ -44,7 +38,7 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
         found[name] = measuring.acceptances(answers)
         _show(name, found[name], screens)
     if command.output is not None:
-        _write(command, found, len(rows) - len(fitting))
+        _write(command, found, left_out)
     return 0
 
 
@@ -70,7 +64,7 @@ def _write(
         "dtype": command.model.dtype,
         "prompts": [Path(file).name for file in command.prompts],
         "left_out": left_out,
-        "new_tokens": command.new_tokens,
+        "new_tokens": command.answering.new_tokens,
         "trees": {name: [x.to_json() for x in rows] for name, rows in found.items()},
     }
     assert command.output is not None

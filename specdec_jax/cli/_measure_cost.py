@@ -1,7 +1,5 @@
 """`specdec-jax measure-cost`: what a step costs on this machine."""
 
-from collections.abc import Sequence
-
 import specdec_jax as sd
 from specdec_jax.cli._arguments_measuring import MeasureCost
 from specdec_jax.cli._setup import load_both
@@ -41,10 +39,9 @@ def usual_widths(nodes: int) -> list[int]:
 
 def _show(table: CostTable, screens: Screens) -> None:
     shown = plain_table("rows", "draft", *(f"read {width}" for width in table.widths))
-    rows: Sequence[tuple[int, float, tuple[float, ...]]] = list(
-        zip(table.batches, table.draft, table.verify, strict=True)
-    )
-    for batch, draft, verify in rows:
+    for batch, draft, verify in zip(
+        table.batches, table.draft, table.verify, strict=True
+    ):
         shown.add_row(str(batch), *(f"{1e3 * x:.2f} ms" for x in (draft, *verify)))
     screens.out.print(shown)
     screens.out.print(

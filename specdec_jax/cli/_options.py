@@ -100,3 +100,17 @@ class SamplingOptions:
     """End with this token, besides those of the model."""
     seed: int = 0
     """The same seed gives the same text."""
+
+
+@dataclass(frozen=True)
+class AnsweringOptions:
+    """Which prompts of the files are answered, and how."""
+
+    per_task: int = 8
+    """Prompts of each task of a file, at even distances."""
+    new_tokens: int = 96
+    """Of each answer, unless it ends before."""
+    max_prompt: Annotated[int | None, optional("N", "what the model can hold")] = None
+    """Longer prompts are left out."""
+    batch: int = 8
+    """Prompts of one task that are answered at once."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from specdec_jax._door_schedule import reports_confidence
 from specdec_jax._types import Drafter, Params, Target
 from specdec_jax.schedule import (
@@ -24,12 +26,6 @@ _WEIGHING = {
 }
 _FIXED = "width"
 SCHEDULES = ", ".join(("width:N", *_WEIGHING))
-
-
-NOTE = (
-    "There is no %s beside the head: what it says of its drafts is taken as it is. "
-    "specdec-jax calibrate makes one."
-)
 
 
 def is_schedule(word: str) -> bool:
@@ -84,15 +80,30 @@ def find_cost(
     return next((x for x in tables if x.fingerprint == here), None)
 
 
-def find_calibration(folder: Path | None, profile: Profile) -> Calibration | None:
-    """What `specdec-jax calibrate` has put beside a head, for this way of sampling."""
-    if folder is None or not (folder / profile.file_name).exists():
-        return None
-    return Calibration.load(folder, profile)
-
-
-def is_calibratable(
-    schedule: Schedule, target: Target, params: Params, drafter: Drafter
-) -> bool:
-    """Whether it goes by what the drafter says of its drafts, which says something."""
-    return schedule.needs_confidence and reports_confidence(target, params, drafter)
+def calibrated(
+    word: str,
+    cost: CostTable | None,
+    folder: Path | None,
+    profile: Profile,
+    target: Target,
+    params: Params,
+    drafter: Drafter,
+    *,
+    console: Console,
+) -> Schedule:
+    """What a word means, with the calibration that `specdec-jax calibrate` has put
+    beside a head for this way of sampling; says where there is none and could be.
+    """
+    calibration = None
+    if folder is not None and (folder / profile.file_name).exists():
+        calibration = Calibration.load(folder, profile)
+    schedule = make_schedule(word, cost, calibration)
+    is_lacking = calibration is None and schedule.needs_confidence
+    if is_lacking and reports_confidence(target, params, drafter):
+        console.print(
+            f"There is no {profile.file_name} beside the head: what it says of its "
+            "drafts is taken as it is. specdec-jax calibrate makes one.",
+            style="dim",
+            soft_wrap=True,
+        )
+    return schedule

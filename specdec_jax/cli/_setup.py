@@ -15,12 +15,7 @@ from specdec_jax.cli._options import (
     SamplingOptions,
     SchedulingOptions,
 )
-from specdec_jax.cli._schedules import (
-    NOTE,
-    find_calibration,
-    is_calibratable,
-    make_schedule,
-)
+from specdec_jax.cli._schedules import calibrated, make_schedule
 from specdec_jax.cli._show import Screens
 from specdec_jax.io import MODELS, fetch
 from specdec_jax.schedule import CostTable, Profile, Schedule
@@ -65,12 +60,16 @@ def set_up(
             options.top_p,
             options.min_p,
         )
-        calibration = find_calibration(drafting.head, profile)
-        schedule = make_schedule(scheduling.schedule, cost, calibration)
-        if calibration is None and is_calibratable(
-            schedule, model.target, params, drafter
-        ):
-            screens.err.print(NOTE % profile.file_name, style="dim", soft_wrap=True)
+        schedule = calibrated(
+            scheduling.schedule,
+            cost,
+            drafting.head,
+            profile,
+            model.target,
+            params,
+            drafter,
+            console=screens.err,
+        )
     return Setup(
         model,
         drafter,

@@ -116,8 +116,10 @@ def plain_table(*columns: str, header: bool = True) -> Table:
     return table
 
 
-def progress_bar(console: Console) -> Progress:
-    """Of things that are counted; gone when they are done, and only on a terminal."""
+def progress_bar(console: Console, *, is_kept: bool = False) -> Progress:
+    """Of things that are counted; gone when they are done unless it is kept, and only
+    on a terminal.
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -126,7 +128,7 @@ def progress_bar(console: Console) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
-        transient=True,
+        transient=not is_kept,
         disable=not console.is_terminal,
     )
 

@@ -10,21 +10,13 @@ from typing import Annotated, Any
 import jax
 import tyro
 from jax.sharding import AxisType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 
 from specdec_jax import train as training
 from specdec_jax.cli._arguments import Train
 from specdec_jax.cli._options import ModelOptions
 from specdec_jax.cli._setup import load
-from specdec_jax.cli._show import Screens, count, plain_table
-from specdec_jax.nn import BlockDrafter
+from specdec_jax.cli._show import Screens, count, plain_table, progress_bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,16 +57,6 @@ def read_recipe(file: Path) -> training.Recipe:
     return recipe
 
 
-def check_mask(mask_id: int, corpus: training.Corpus) -> None:
-    """Raise `ValueError` where a text has the token that shall mean an open slot."""
-    found = int((corpus.tokens == mask_id).sum())
-    if found:
-        raise ValueError(
-            f"mask_id {mask_id} is a token of the texts, {found} times: take one that "
-            "the target has no use for"
-        )
-
-
 def train(command: Changed, screens: Screens) -> int:
     """Train, and write the best drafter; status 0."""
     recipe: training.Recipe = command.recipe
@@ -82,8 +64,6 @@ def train(command: Changed, screens: Screens) -> int:
     _show_recipe(recipe, screens)
     model = load(ModelOptions(recipe.target, recipe.dtype), screens)
     corpus = training.load_corpus(files, vocab_size=model.target.vocab_size)
-    if isinstance(recipe.drafter, BlockDrafter):
-        check_mask(recipe.drafter.config.mask_id, corpus)
     learned = round((len(corpus) - recipe.data.held_out) * recipe.data.fraction)
     screens.err.print(
         f"{count(len(corpus), 'text')}, {count(corpus.num_answer_tokens, 'token')} of "
@@ -92,7 +72,7 @@ def train(command: Changed, screens: Screens) -> int:
     mesh = None
     if command.devices is not None:
         mesh = jax.make_mesh((command.devices,), ("data",), axis_types=(AxisType.Auto,))
-    with _progress(screens) as progress:
+    with progress_bar(screens.err, is_kept=True) as progress:
         show = _Shown(progress, recipe, _board(command.output))
         try:
             fitted = training.fit(
@@ -210,16 +190,3 @@ def _show_recipe(recipe: training.Recipe, screens: Screens) -> None:
     for name, value in training.described(recipe).items():
         table.add_row(name, str(value))
     screens.err.print(table)
-
-
-def _progress(screens: Screens) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=screens.err,
-        disable=not screens.err.is_terminal,
-    )

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from specdec_jax import _sharding
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Params, Target
+from specdec_jax.nn import BlockDrafter
 from specdec_jax.train._batches import Batches, Rows
 from specdec_jax.train._checkpoints import Checkpoints, Saved
 from specdec_jax.train._corpus import Corpus
@@ -47,6 +48,16 @@ def serving(recipe: Recipe) -> Any:
     return dataclasses.replace(recipe.drafter, config=config)
 
 
+def _check_mask(mask_id: int, corpus: Corpus) -> None:
+    """Raise `ValueError` where a text has the token that shall mean an open slot."""
+    found = int((corpus.tokens == mask_id).sum())
+    if found:
+        raise ValueError(
+            f"mask_id {mask_id} is a token of the texts, {found} times: take one that "
+            "the target has no use for"
+        )
+
+
 class Run:
     """What stays the same during a run."""
 
@@ -73,6 +84,8 @@ class Run:
         self.corpus, self.learned = corpus, corpus.part(0, count)
         if self.learned.num_answer_tokens == 0:
             raise ValueError("no token of what is learned from is an answer")
+        if isinstance(recipe.drafter, BlockDrafter):
+            _check_mask(recipe.drafter.config.mask_id, corpus)
         self.folder, self.mesh = folder, mesh
         self.stop_ids, self.report = tuple(stop_ids), report
         self.drafter = serving(recipe)

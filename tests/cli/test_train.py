@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import small
 import tiny
 
 from specdec_jax import cli
-from specdec_jax.cli._train import check_mask
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -159,12 +157,3 @@ def test_from_prompts_to_a_drafter(place, capsys):
 def test_what_cannot_be(place, capsys, arguments, said):
     assert run(*(x.format(place=place) for x in arguments)) == 2
     assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_mask_that_texts_have_is_refused():
-    """An open slot must not look like a token of a text."""
-    corpus = small.corpus()
-    assert 61 not in corpus.tokens
-    check_mask(61, corpus)
-    with pytest.raises(ValueError, match="mask_id 5 is a token of the texts, .* times"):
-        check_mask(5, corpus)

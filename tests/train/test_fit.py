@@ -260,6 +260,15 @@ def test_a_disk_that_is_full_while_saving(tmp_path):
     assert judged == [2, 3]  # from the first step's
 
 
+def test_a_mask_that_texts_have_is_refused(tmp_path):
+    """An open slot must not look like a token of a text."""
+    config = dataclasses.replace(small.DFLASH.config, mask_id=5)
+    drafter = dataclasses.replace(small.DFLASH, config=config)
+    recipe = dataclasses.replace(small.recipe("dflash"), drafter=drafter)
+    with pytest.raises(ValueError, match="mask_id 5 is a token of the texts"):
+        small.fit(recipe, tmp_path)
+
+
 def test_another_recipe_is_refused(tmp_path):
     small.fit(small.recipe("eagle", steps=1), tmp_path)
     changed = small.recipe("eagle", steps=1, optimizer=train.Optimizer(peak=1e-4))
