@@ -165,7 +165,7 @@ def _notes(results: Results, runners: Sequence[Runner]) -> list[str]:
         slots = {cost["slots"] for cost in results.costs}
         notes.append(
             "Predicted: τ × plain / (draft + verify), of steps with "
-            f"{', '.join(map(str, sorted(slots)))} slots, where --costs has such steps "
+            f"{', '.join(sorted(map(str, slots)))} slots, where --costs has such steps "
             "and all steps of a drafter are alike; measured: all tokens over all time."
         )
     if left_out := sum(results.left_out.values()):
