@@ -233,6 +233,32 @@ def test_what_cannot_be_saved(tmp_path):
         save(tmp_path / "x", drafter=wide)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("format", ["eagle3", "specforge", "speculators"])
+def test_a_head_of_another_tokenizer(format: Any, tmp_path):
+    """Known where both are; a folder that says nothing is taken at its word."""
+    params = PLAIN.init_params(jax.random.key(0), TARGET)
+    more = {"verifier": "org/model"} if format == "speculators" else {}
+
+    def loaded(name: str, digest: str | None) -> Any:
+        return load(tmp_path / name, tokenizer_digest=digest)
+
+    for name, digest in (("silent", None), ("said", "0123abcd")):
+        sd.save_drafter(
+            tmp_path / name,
+            PLAIN,
+            params,
+            TARGET,
+            format=format,
+            tokenizer_digest=digest,
+            **more,
+        )
+    for name, digest in (("silent", "4567"), ("said", None), ("said", "0123abcd")):
+        assert loaded(name, digest)[0].config.width == PLAIN.config.width
+    with pytest.raises(ValueError, match=r"said: .*another tokenizer .*0123abcd.*4567"):
+        loaded("said", "4567")
+
+
 # --- Pickles --------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from specdec_jax.nn import product
 from specdec_jax.nn._attention import attention
+from specdec_jax.nn._table import look_up
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -60,3 +61,24 @@ def test_no_cache_is_transposed():
     arguments = (query, keys, keys, length, block, block, mask, depths)
     program = jax.jit(attention).lower(*arguments).compile().as_text() or ""
     assert "2,40,16]" in program and "2,16,40]" not in program
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_table_is_read_as_it_is(dtype):
+    """In a loop a CPU would first make a float32 copy of all of it, in bfloat16."""
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(512, 16)), dtype)
+    ids = jnp.array([[3, 511, 0]], jnp.int32)
+
+    def loop(table, ids):
+        def step(i, x):
+            return x + look_up(table, (ids + i) % 512).astype(jnp.float32)
+
+        return jax.lax.fori_loop(0, 3, step, jnp.zeros((1, 3, 16)))
+
+    program = jax.jit(loop).lower(table, ids).compile()
+    memory = program.memory_analysis()
+    assert memory is not None and memory.temp_size_in_bytes < table.nbytes
+    rows = [
+        np.asarray(table, np.float32)[(np.asarray(ids) + i) % 512] for i in range(3)
+    ]
+    np.testing.assert_allclose(program(table, ids), sum(rows), rtol=1e-6)

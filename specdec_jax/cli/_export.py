@@ -37,6 +37,7 @@ def export(command: Export, screens: Screens) -> int:
             format=format,
             dtype=jnp.dtype(command.dtype),
             verifier=recipe.target if format == "speculators" else None,
+            tokenizer_digest=model.tokenizer.digest(),
         )
         command.output.mkdir(exist_ok=True)
         for file in (Path(folder) / "head").iterdir():

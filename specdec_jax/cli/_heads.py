@@ -61,7 +61,12 @@ def load_head(
     Raises:
         ValueError: it is none of this model's, or drafts no such tree.
     """
-    drafter, params = sd.load_drafter(path, model.target, model.params)
+    drafter, params = sd.load_drafter(
+        path,
+        model.target,
+        model.params,
+        tokenizer_digest=model.tokenizer.digest(),
+    )
     if isinstance(drafter, BlockDrafter):
         _check_mask(path, drafter.config.mask_id, model.tokenizer)
     return with_tree(drafter, tree), params

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from specdec_jax import formats
 from specdec_jax.cli._show import Screens, plain_table
-from specdec_jax.io import Folder, open_folder
+from specdec_jax.io import Folder
 from specdec_jax.nn import Eagle3Config, EagleConfig, InjectedConfig
 
 
@@ -17,7 +17,7 @@ def head_folder(name: str) -> Folder | None:
     path = Path(name).expanduser()
     if not (path / "config.json").exists():
         return None
-    folder = open_folder(path)
+    folder, _ = formats.open_drafter(path)
     return folder if formats.FUSION in folder.tensors else None
 
 

@@ -11,6 +11,7 @@ from specdec_jax.formats._block_config import block_said_by as block_said_by
 from specdec_jax.formats._block_words import is_block as is_block
 from specdec_jax.formats._config import Said as Said
 from specdec_jax.formats._config import said_by as said_by
+from specdec_jax.formats._folder import open_drafter as open_drafter
 from specdec_jax.formats._load import load_drafter as load_drafter
 from specdec_jax.formats._save import save_drafter as save_drafter
 from specdec_jax.formats._words import EMBEDDING as EMBEDDING

@@ -21,6 +21,7 @@ from specdec_jax.formats import _taps
 from specdec_jax.formats._block_load import load_block_drafter
 from specdec_jax.formats._block_words import is_block
 from specdec_jax.formats._config import Said, said_by
+from specdec_jax.formats._folder import check_tokenizer, open_drafter
 from specdec_jax.formats._own import dtype_of, has_own_embedding
 from specdec_jax.formats._vocabulary import ids_in
 from specdec_jax.formats._words import (
@@ -31,7 +32,7 @@ from specdec_jax.formats._words import (
     first_layer_in,
     tensor_name,
 )
-from specdec_jax.io import Folder, ParamPath, open_folder, read_params
+from specdec_jax.io import Folder, ParamPath, read_params
 from specdec_jax.nn import TOKENS, Eagle3Config, Layout
 
 
@@ -44,6 +45,7 @@ def load_drafter(
     taps: tuple[int | str, ...] | None = None,
     layout: Layout | None = None,
     dtype: DTypeLike | None = None,
+    tokenizer_digest: str | None = None,
 ) -> tuple[Eagle | Eagle3 | DFlash | DSpark, PyTree]:
     """A published drafter and its parameters, on the target's mesh: a head of EAGLE's
     authors, of EAGLE-3's, of SpecForge, or of vLLM's speculators; a DFlash or a DSpark
@@ -65,6 +67,8 @@ def load_drafter(
         layout: of a DFlash or a DSpark, where the folder does not say which, or
             wrongly (`check_layout` tells).
         dtype: of the drafter; that of the target's embedding unless given.
+        tokenizer_digest: the target's `Tokenizer.digest()`, to refuse a folder that
+            says that it was made for another tokenizer.
 
     Raises:
         ValueError: it was made for another target, or is of a kind that is not
@@ -74,7 +78,8 @@ def load_drafter(
         OSError: there is no such folder, or it lacks config.json or weights.
         ImportError: it is pickled, and the package `torch` is missing.
     """
-    folder = open_folder(path)
+    folder, digest = open_drafter(path)
+    check_tokenizer(folder, digest, tokenizer_digest)
     if dtype is None:
         dtype = dtype_of(target, target_params)
     if is_block(folder):

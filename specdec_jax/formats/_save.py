@@ -28,6 +28,7 @@ from specdec_jax.formats._words import (
     HEAD,
     KNOWN,
     OFFSETS,
+    TOKENIZER,
     Format,
     first_layer,
     tensor_name,
@@ -48,6 +49,7 @@ def save_drafter(
     dtype: DTypeLike | None = jnp.bfloat16,
     target_params: PyTree | None = None,
     verifier: str | None = None,
+    tokenizer_digest: str | None = None,
 ) -> None:
     """Write config.json and model.safetensors into a new folder, which appears whole or
     not at all. How it drafts (its tree, kind, drafts, top_k) is not part of it.
@@ -65,6 +67,8 @@ def save_drafter(
             "speculators"). A drafter's own are always written.
         verifier: name or folder of the target, for whoever looks for it there
             ("speculators" only).
+        tokenizer_digest: the target's `Tokenizer.digest()`, by which `load_drafter`
+            knows another tokenizer. A key of our own; other programs skip it.
 
     Raises:
         ValueError: the format cannot say what this drafter is (all of it is listed),
@@ -91,6 +95,8 @@ def save_drafter(
         if target_params is not None and EMBEDDING not in tensors:
             table = embedding_of(target, target_params)
             tensors[EMBEDDING] = table.astype(jnp.dtype(dtype_name))
+    if tokenizer_digest is not None:
+        config[TOKENIZER] = tokenizer_digest
     begun = folder.with_name(f".{folder.name}.begun")
     shutil.rmtree(begun, ignore_errors=True)
     begun.mkdir(parents=True)

@@ -7,6 +7,7 @@ from specdec_jax.io import LAYER_NAMES, Folder, ParamPath
 Format = Literal["eagle", "eagle3", "specforge", "speculators", "zlab", "deepspec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 VERSION = "0.9.0"  # of speculators, whose keys these are
+TOKENIZER = "target_tokenizer"  # our own word: its digest
 
 _TOP = {
     "embedding": "embed_tokens.weight",

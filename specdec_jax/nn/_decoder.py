@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from specdec_jax.nn._experts import Experts, ExpertsConfig
 from specdec_jax.nn._layers import MLP, Activation, Linear, RMSNorm, RoPE
 from specdec_jax.nn._product import product
+from specdec_jax.nn._table import look_up
 
 
 @runtime_checkable
@@ -229,7 +230,7 @@ class Decoder(nnx.Module):
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """What enters layer 0."""
-        x = self.embedding[...][tokens]
+        x = look_up(self.embedding[...], tokens)
         if self.embedding_scale == 1:
             return x
         return x * jnp.asarray(self.embedding_scale, x.dtype)

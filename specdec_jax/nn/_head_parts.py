@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec_jax._types import Params, Target
 from specdec_jax.nn._layers import RMSNorm
+from specdec_jax.nn._table import look_up
 
 # Beside the parameters of a head that does not know all of the target's tokens: the
 # target's ids of those that it knows, int32 "L", ascending.
@@ -48,7 +49,7 @@ def embed(
 ) -> Float[Array, "B T D"]:
     """What a head reads of tokens: its own table of them, or the target's."""
     if config.own_embedding:
-        return params.drafter["embedding"][tokens]
+        return look_up(params.drafter["embedding"], tokens)
     return target.embed(params.target, tokens)
 
 

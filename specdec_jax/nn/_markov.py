@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from specdec_jax import _sharding
 from specdec_jax.nn._layers import Linear
 from specdec_jax.nn._product import product
+from specdec_jax.nn._table import look_up
 
 MarkovKind = Literal["vanilla", "gated", "rnn"]
 
@@ -79,7 +80,7 @@ class MarkovHead(nnx.Module):
 
     def look_up(self, tokens: Int[Array, "..."]) -> Float[Array, "... Y"]:
         """The row of each token, which the slot after it reads."""
-        return self.before[...][tokens]
+        return look_up(self.before[...], tokens)
 
     def step(
         self,
@@ -113,7 +114,7 @@ class MarkovHead(nnx.Module):
         if count is None or count >= logits.shape[-1]:
             return logits + product(shown, self.after.weight[...])
         kept, tokens = _sharding.top_k(logits, count, axis="vocab")
-        rows = self.after.weight[...][tokens]
+        rows = look_up(self.after.weight[...], tokens)
         bias = jnp.einsum(
             "...y,...cy->...c", shown, rows, preferred_element_type=jnp.float32
         )

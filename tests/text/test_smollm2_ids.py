@@ -15,6 +15,7 @@ from specdec_jax.io import GGUF, fetch
 from specdec_jax.text import Tokenizer
 
 TABLE = json.loads(Path(__file__).with_name("smollm2_ids.json").read_text())
+HEADS = Path(__file__).parents[2] / "models" / "smollm2-135m-instruct"
 PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "eval"
 
 pytestmark = [
@@ -63,6 +64,14 @@ def test_table(tokenizer, reference):
         assert tokenizer.encode(text) == ids, text
         assert reference.encode(text).ids == ids, text
         assert tokenizer.decode(ids, skip_special=False) == text
+
+
+def test_heads_know_it(tokenizer):
+    said = [
+        json.loads(file.read_text())["target_tokenizer"]
+        for file in HEADS.glob("*/config.json")
+    ]
+    assert len(said) > 3 and set(said) == {tokenizer.digest()}
 
 
 @pytest.mark.skipif(not PROMPTS.is_dir(), reason="no ../shared/data/eval here")

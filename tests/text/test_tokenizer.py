@@ -91,6 +91,15 @@ def test_round_trip(load, pre):
         assert tokenizer.decode(tokenizer.encode(text)) == expected
 
 
+def test_what_tells_it_from_another(load):
+    """Other merges or another way to split do; neither padding nor a beginning."""
+    digest = load().digest()
+    same = [load().padded(999), load(add_bos_token=True), load(chat_template=None)]
+    assert {x.digest() for x in same} == {digest}
+    others = [load(merges=["l l"]), load(pre="llama-bpe")]
+    assert len({digest, *(x.digest() for x in others)}) == 3
+
+
 @pytest.mark.parametrize(
     ("pre", "add_bos", "expected"),
     [
