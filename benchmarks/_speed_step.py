@@ -1,23 +1,29 @@
-"""What a step of `generate` adds to its forward, logits and argmax."""
+"""What a step of `generate` adds to its bare parts: draft, forward, logits and argmax,
+update.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 import specdec_jax as sd
 from specdec_jax import _loop, _run, _tree
 from specdec_jax._door import prepare
-from specdec_jax._run import State
-from specdec_jax._types import Block, Cache, Target
+from specdec_jax._options import Request
+from specdec_jax._run import Program, Run, State
+from specdec_jax._types import Accepted, Draft
 from specdec_jax.bench import Prompt, Spread, timed
 
 SLOTS = 512
+HEAD = Path(__file__).parents[1] / "models" / "smollm2-135m-instruct" / "eagle3"
+TREE = sd.GrownTree(num_nodes=8, depth=4, width=3)  # the command line's
 SAMPLINGS = {
     "temperature 0": sd.Sampling(),
     "temperature 0.8, top-p 0.9": sd.Sampling(temperature=0.8, top_p=0.9),
@@ -27,10 +33,35 @@ _begin = jax.jit(_run.begin, static_argnums=0, donate_argnums=2)
 _step = jax.jit(_loop.step, static_argnums=0, donate_argnums=3)
 
 
-@functools.partial(jax.jit, static_argnames="target")
-def _bare(target: Target, params: Any, cache: Cache, block: Block) -> Int[Array, "B T"]:
-    output = target.forward(params, cache, block, ())
-    return target.logits(params, output.hidden).argmax(-1)
+@functools.partial(jax.jit, static_argnames="program")
+def _draft(
+    program: Program, params: sd.Params, request: Request, run: Run
+) -> tuple[Draft, Any]:
+    root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
+    sampler = _run.make_sampler(program, request, run)
+    drafter, state = program.drafter, run.state.drafter
+    return drafter.draft(program.target, params, state, root[:, 0], sampler)
+
+
+@functools.partial(jax.jit, static_argnames=("program", "width"))
+def _read(
+    program: Program, params: sd.Params, run: Run, draft: Draft, width: int
+) -> tuple[Int[Array, "B T"], Float[Array, "B P F"]]:
+    block = _tree.draft_block(_tree.prefix(draft, width))
+    target = program.target
+    output = target.forward(params.target, run.state.cache, block, program.drafter.taps)
+    path = jnp.minimum(jnp.arange(program.drafter.max_depth + 1), width - 1)
+    tokens = target.logits(params.target, output.hidden).argmax(-1)
+    return tokens, output.features[:, path]
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def _update(
+    program: Program, params: sd.Params, state: Any, features: Float[Array, "B P F"]
+) -> Any:
+    tokens = jnp.zeros(features.shape[:2], jnp.int32)
+    accepted = Accepted(tokens, features, tokens[:, 0] + 1, tokens[:, 0])
+    return program.drafter.update(program.target, params, state, accepted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +70,7 @@ class Case:
 
     model: sd.LanguageModel
     drafter: Any
+    params: sd.Params
     sampling: sd.Sampling
     ids: list[int]
     state: State
@@ -51,13 +83,12 @@ class Case:
         return self._generate(limit) - self._generate(1)
 
     def alone(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Per step of the same text: seconds of the step by itself, seconds of forward,
-        logits and argmax of a block of the same width, and that width.
+        """Per step of the same text: seconds of the step by itself, seconds of its bare
+        parts with a block of the same width, and that width.
         """
-        target, weights = self.model.target, self.model.params
         call = prepare(
-            target,
-            self._params,
+            self.model.target,
+            self.params,
             self.drafter,
             [self.ids],
             sampling=self.sampling,
@@ -67,19 +98,26 @@ class Case:
             logprobs=None,
             state=sd.copy(self.state),
         )
-        run = _begin(call.program, self._params, call.state, call.request)
+        program = call.program
+        run = _begin(program, self.params, call.state, call.request)
         rows, drafted = [], 0
         while not run.reason[0]:
             step, run = timed(
-                lambda run=run: _step(call.program, self._params, call.request, run)
+                lambda run=run: _step(program, self.params, call.request, run)
             )
             # Where a step has no draft, it reads the root alone.
             before, drafted = drafted, int(run.stats.drafted[0])
             width = self.drafter.num_nodes if drafted > before else 1
-            tokens = jnp.zeros((1, width), jnp.int32)
-            arguments = target, weights, run.state.cache, _tree.causal_block(tokens)
-            bare, _ = timed(functools.partial(_bare, *arguments))
-            rows.append((step, bare, width))
+            drafting, (draft, state) = timed(
+                lambda run=run: _draft(program, self.params, call.request, run)
+            )
+            reading, (_, features) = timed(
+                functools.partial(_read, program, self.params, run, draft, width)
+            )
+            updating, _ = timed(
+                functools.partial(_update, program, self.params, state, features)
+            )
+            rows.append((step, drafting + reading + updating, width))
         step, bare, width = np.array(rows).T
         return step, bare, width
 
@@ -89,7 +127,7 @@ class Case:
             lambda: (
                 sd.generate(
                     self.model.target,
-                    self._params,
+                    self.params,
                     self.drafter,
                     [self.ids],
                     sampling=dataclasses.replace(self.sampling, max_new_tokens=limit),
@@ -98,10 +136,6 @@ class Case:
             )
         )
         return seconds
-
-    @property
-    def _params(self) -> sd.Params:
-        return sd.Params(self.model.params)
 
 
 def measure(
@@ -115,10 +149,12 @@ def measure(
     """For each drafter and sampling, after a round that does not count."""
     prompt = min(prompts, key=lambda x: abs(len(x.ids) - SLOTS // 2))
     rows = []
-    for drafter in (sd.Plain(), sd.NGram()):
+    head, weights = sd.load_drafter(HEAD, model.target, model.params, tree=TREE)
+    for drafter, own in ((sd.Plain(), ()), (sd.NGram(), ()), (head, weights)):
+        params = sd.Params(model.params, own)
         first = sd.generate(
             model.target,
-            sd.Params(model.params),
+            params,
             drafter,
             [prompt.ids],
             sampling=sd.Sampling(max_new_tokens=1),
@@ -127,7 +163,7 @@ def measure(
         ids = [*prompt.ids, *first.tokens[0].tolist()]
         for name, sampling in SAMPLINGS.items():
             sampling = dataclasses.replace(sampling, max_new_tokens=new_tokens)
-            case = Case(model, drafter, sampling, ids, first.state)
+            case = Case(model, drafter, params, sampling, ids, first.state)
             row = _measure_case(case, rounds, tick)
             row |= {"drafter": type(drafter).__name__, "sampling": name}
             rows.append(row | {"prompt_tokens": len(prompt.ids), "slots": SLOTS})
@@ -159,7 +195,7 @@ def _measure_case(case: Case, rounds: int, tick: Callable[[], None]) -> dict[str
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| drafter | sampling | steps × width | forward + logits + argmax, ms "
+        "| drafter | sampling | steps × width | bare parts, ms "
         "| step in `generate`, ms | ratio | step alone, ms | ratio |",
         "| --- | --- | --- | --: | --: | --: | --: | --: |",
     ]

@@ -73,8 +73,7 @@ class Decoding:
 
     def slots(self, group: Group) -> int:
         """Of the cache."""
-        longest = max(len(prompt.ids) for prompt in group.prompts)
-        return slots_for(self.target, longest + self.new_tokens)
+        return slots_for(self.target, group.longest + self.new_tokens)
 
     def kind(self, group: Group) -> Hashable:
         """Slots, prompt tokens read at once, rows and schedule."""
@@ -142,7 +141,8 @@ def measure(
     warm: set[Hashable],
 ) -> dict[str, Any]:
     """Run every runner once, after a short run that does not count where a program may
-    be new.
+    be new; and again where it was the first to read so many tokens at once, for which
+    a program has a branch of its own.
 
     Args:
         group: what to decode.
@@ -158,9 +158,12 @@ def measure(
     for runner in list(runners)[:: -1 if turn % 2 else 1]:
         kind = runner.name, runner.kind(group)
         if kind not in warm:
-            runner.run(group, limit=min(_WARM, limit))
-            warm.add(kind)
-        done[runner.name] = runner.run(group, limit=limit)
+            warm |= {kind, *_branches(kind, runner.run(group, limit=min(_WARM, limit)))}
+        run = runner.run(group, limit=limit)
+        if new := _branches(kind, run) - warm:
+            warm |= new
+            run = runner.run(group, limit=limit)
+        done[runner.name] = run
     expected = done[runners[0].name].tokens
     return {
         "task": group.task,
@@ -174,6 +177,20 @@ def measure(
             runner.name: _record(done[runner.name], expected) for runner in runners
         },
     }
+
+
+def _branches(kind: Hashable, run: Timed) -> set[Hashable]:
+    """What of a program has run: the widths, where they are counted, or else whether
+    there were steps with drafts and without.
+    """
+    stats = run.stats
+    if stats is None:
+        return set()
+    if stats.widths is not None:
+        return {(kind, int(i)) for i in np.flatnonzero(np.sum(stats.widths, axis=0))}
+    steps, drafted = np.sum(stats.steps), np.sum(stats.proposed[:, 1:2])
+    found = {"drafted": drafted > 0, "alone": drafted < steps}
+    return {(kind, name) for name, is_there in found.items() if is_there}
 
 
 def _record(run: Timed, expected: list[np.ndarray]) -> dict[str, Any]:

@@ -33,6 +33,12 @@ class Group(NamedTuple):
     part: int  # among those of its task, temperature and batch
     temperature: float
     prompts: tuple[Prompt, ...]
+    room: int = 0  # prompt tokens that the cache holds, where these are not more
+
+    @property
+    def longest(self) -> int:
+        """Prompt tokens that the cache has to hold of a row."""
+        return max(self.room, *(len(prompt.ids) for prompt in self.prompts))
 
     @property
     def batch(self) -> int:
@@ -108,9 +114,11 @@ def make_groups(
     *,
     temperatures: Sequence[float],
     batches: Sequence[int],
+    room: int = 0,
 ) -> list[Group]:
     """Every prompt at every temperature in a batch of every size. The last batch of a
-    task is filled up with the task's first prompts.
+    task is filled up with the task's first prompts. With `room` for the longest of all,
+    they share their programs.
     """
     groups = []
     tasks = dict.fromkeys(prompt.task for prompt in prompts)
@@ -119,7 +127,7 @@ def make_groups(
         endless = itertools.cycle(of_task)
         for part in range(-(-len(of_task) // batch)):
             members = tuple(itertools.islice(endless, batch))
-            groups.append(Group(task, part, temperature, members))
+            groups.append(Group(task, part, temperature, members, room))
     return groups
 
 

@@ -35,7 +35,8 @@ class Bench:
     new_tokens: int = 64
     """Of each row, unless the answer ends before."""
     max_prompt: Annotated[int | None, optional("N", "what the model can hold")] = None
-    """Longer prompts are left out, and counted."""
+    """Longer prompts are left out, and counted. Every batch has a cache for the longest
+    that stays."""
     nodes: Annotated[int | None, optional("N", "5 for draft-model, else 8")] = None
     """Tokens that are verified at once: those drafted, and one."""
     costs: Annotated[tuple[Path, ...], optional("FILE.json", "none")] = ()

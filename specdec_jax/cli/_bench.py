@@ -27,7 +27,7 @@ from specdec_jax.cli._bench_ways import (
     predictable,
 )
 from specdec_jax.cli._prompts import encoder
-from specdec_jax.cli._schedules import load_tables, make_schedule
+from specdec_jax.cli._schedules import check_schedule, load_tables
 from specdec_jax.cli._setup import load
 from specdec_jax.cli._show import Screens, progress_bar
 
@@ -42,7 +42,7 @@ def bench(command: Bench, screens: Screens) -> int:
     tables = load_tables(command.costs)
     for head in heads_of(command):
         if head.schedule is not None:
-            make_schedule(head.schedule, tables[0] if tables else None, None)
+            check_schedule(head.schedule, has_cost=bool(tables))
     rows = measuring.choose_rows(
         measuring.read_rows(command.prompts),
         tasks=command.tasks,
@@ -59,7 +59,10 @@ def bench(command: Bench, screens: Screens) -> int:
     results.costs = predictable(command, runners, tables)
     prompts, results.left_out = _fitting(command, encoded, runners)
     groups = measuring.make_groups(
-        prompts, temperatures=command.temperatures, batches=command.batches
+        prompts,
+        temperatures=command.temperatures,
+        batches=command.batches,
+        room=max(len(prompt.ids) for prompt in prompts),
     )
     try:
         with progress_bar(screens.err) as progress:

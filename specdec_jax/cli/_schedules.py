@@ -33,6 +33,20 @@ def is_schedule(word: str) -> bool:
     return word.partition(":")[0] in (_FIXED, *_WEIGHING)
 
 
+def check_schedule(word: str, *, has_cost: bool) -> None:
+    """Raise `ValueError` where a word means no schedule, or one that has nothing to
+    weigh with: before anything is loaded.
+    """
+    kind, _, size = word.partition(":")
+    if word in _WEIGHING and not has_cost:
+        raise ValueError(
+            f"{word} weighs tokens against seconds: give --costs a file that "
+            "specdec-jax measure-cost has written for this model, drafter and machine"
+        )
+    if word not in _WEIGHING and not (kind == _FIXED and size.isdecimal()):
+        raise ValueError(f"there is no schedule {word!r}: there are {SCHEDULES}")
+
+
 def make_schedule(
     word: str, cost: CostTable | None, calibration: Calibration | None
 ) -> Schedule:
@@ -40,20 +54,12 @@ def make_schedule(
     only while it pays), or a rule that weighs tokens against seconds.
 
     Raises:
-        ValueError: it means none, or the rule has nothing to weigh with.
+        ValueError: see `check_schedule`; or the table does not reach so far.
     """
-    kind, _, size = word.partition(":")
-    if word in _WEIGHING:
-        if cost is None:
-            raise ValueError(
-                f"{word} weighs tokens against seconds: give --costs a file that "
-                "specdec-jax measure-cost has written for this model, drafter and "
-                "machine"
-            )
+    check_schedule(word, has_cost=cost is not None)
+    if cost is not None and word in _WEIGHING:
         return _WEIGHING[word](cost, calibration=calibration)
-    if kind == _FIXED and size.isdecimal():
-        return FixedWidth(int(size), cost)
-    raise ValueError(f"there is no schedule {word!r}: there are {SCHEDULES}")
+    return FixedWidth(int(word.partition(":")[2]), cost)
 
 
 def load_tables(files: Sequence[Path]) -> list[CostTable]:

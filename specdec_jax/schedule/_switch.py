@@ -8,46 +8,43 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class SwitchState(NamedTuple):
-    """Of one batch. Sums are discounted, and of steps with a draft since the switch was
-    last turned.
-    """
+    """Of one batch."""
 
     is_on: Bool[Array, ""]
     is_on_trial: Bool[Array, ""]  # switched on again, and not yet worth it
     steps: Int[Array, ""]  # since it was last turned
-    emitted: Float[Array, ""]  # tokens
-    owed: Float[Array, ""]  # tokens that plain decoding emits in as many seconds
+    balance: Float[Array, ""]  # tokens of a row that may still be lost
+
+
+_MOST = 3.0  # credits that a balance can grow to: what was gained long ago is forgotten
 
 
 @dataclasses.dataclass(frozen=True)
 class Switch:
-    """Compares what speculation has emitted with what plain decoding would have in the
-    same time, by the cost table. It knows past steps alone, so no text depends on it.
+    """A balance, in tokens of a row: each step with a draft adds what it has emitted
+    and takes what plain decoding emits in the same time, by the cost table. Below zero
+    drafting stops. It knows past steps alone, so no text depends on it.
 
     Args:
-        min_gain: below a speed-up of 1 + `min_gain` drafting stops.
-        hysteresis: to go on after a pause takes this much more.
-        decay: what a step weighs in comparison with the next one.
-        trial: steps with drafts before the switch is judged.
-        pause: steps without.
+        min_gain: the speed-up that speculation is held to is 1 + `min_gain`.
+        hysteresis: after a pause it is so much more, until it has proven worth it.
+        credit: the balance that drafting begins with, and again after each pause: the
+            tokens that finding out may cost. Three times as much is the most.
+        pause: steps without drafts, once it has lost.
     """
 
     min_gain: float = 0.02
     hysteresis: float = 0.03
-    decay: float = 0.9
-    trial: int = 8
+    credit: float = 1.25
     pause: int = 64
 
     def __post_init__(self):
-        if self.trial < 1 or self.pause < 1:
+        if self.pause < 1:
+            raise ValueError(f"pause is steps, at least 1, not {self.pause}")
+        if not (self.credit > 0 and self.min_gain > -1 and self.hysteresis >= 0):
             raise ValueError(
-                f"trial and pause are steps, at least 1, not {self.trial} and "
-                f"{self.pause}"
-            )
-        if not (0 < self.decay <= 1 and self.min_gain > -1 and self.hysteresis >= 0):
-            raise ValueError(
-                "decay must be in (0, 1], min_gain above -1 and hysteresis >= 0, not "
-                f"{self.decay}, {self.min_gain} and {self.hysteresis}"
+                "credit must be above 0, min_gain above -1 and hysteresis >= 0, not "
+                f"{self.credit}, {self.min_gain} and {self.hysteresis}"
             )
 
     def init(self) -> SwitchState:
@@ -56,8 +53,7 @@ class Switch:
             jnp.ones((), jnp.bool_),
             jnp.zeros((), jnp.bool_),
             jnp.zeros((), jnp.int32),
-            jnp.zeros((), jnp.float32),
-            jnp.zeros((), jnp.float32),
+            jnp.full((), self.credit, jnp.float32),
         )
 
     def after(
@@ -75,22 +71,20 @@ class Switch:
             price: seconds of that step over those of one of plain decoding.
             length: tokens that each row has emitted.
         """
-        running = (length > 0).sum(dtype=jnp.float32)
-        emitted = self.decay * state.emitted + length.sum(dtype=jnp.float32)
-        owed = self.decay * state.owed + price * running
-        emitted = jnp.where(has_drafted, emitted, state.emitted)
-        owed = jnp.where(has_drafted, owed, state.owed)
-        steps = state.steps + 1
+        running = jnp.maximum((length > 0).sum(dtype=jnp.float32), 1.0)
+        emitted = length.sum(dtype=jnp.float32) / running
         least = 1 + self.min_gain
         least = jnp.where(state.is_on_trial, least * (1 + self.hysteresis), least)
-        is_judged = state.is_on & (steps >= self.trial)
-        loses = is_judged & (emitted < least * owed)
+        most = _MOST * self.credit
+        balance = jnp.minimum(state.balance + emitted - least * price, most)
+        balance = jnp.where(has_drafted, balance, state.balance)
+        steps = state.steps + 1
+        loses = state.is_on & (balance < 0)
         wakes = ~state.is_on & (steps >= self.pause)
         turns = loses | wakes
         return SwitchState(
             state.is_on ^ turns,
-            (state.is_on_trial & ~is_judged) | wakes,
+            (state.is_on_trial & ~loses & (balance < most)) | wakes,
             jnp.where(turns, 0, steps),
-            jnp.where(turns, 0.0, emitted),
-            jnp.where(turns, 0.0, owed),
+            jnp.where(turns, jnp.float32(self.credit), balance),
         )

@@ -110,10 +110,13 @@ def test_warm_up_and_turns():
     ]  # fmt: skip
 
 
-def test_kinds_are_programs():
-    """Once every kind has run, nothing is compiled: not in what is timed."""
+@pytest.mark.parametrize(("room", "programs"), [(0, 5), (80, 3)])
+def test_kinds_are_programs(room, programs):
+    """Once every kind has run, nothing is compiled: not in what is timed. Where all
+    have room for the longest, chunks are all that differs.
+    """
     prompts = [Prompt(f"{n}", f"{n}", [1] * n) for n in (3, 20, 60, 62, 70, 80)]
-    groups = make_groups(prompts, temperatures=[0.0, 0.5], batches=[1])
+    groups = make_groups(prompts, temperatures=[0.0, 0.5], batches=[1], room=room)
     program: Any = run_program
     program.clear_cache()
     for x in {PLAIN.kind(x): x for x in groups}.values():
@@ -121,7 +124,30 @@ def test_kinds_are_programs():
     compiled = program._cache_size()
     for x in groups:
         PLAIN.run(x, limit=NEW)
-    assert program._cache_size() == compiled == 5  # slots and chunks
+    assert program._cache_size() == compiled == programs  # slots and chunks
+
+
+def test_a_branch_that_was_not_warm_runs_again():
+    """A text without a match, then one with: the wide branch runs once in vain."""
+    calls: list[tuple[str, int]] = []
+
+    class Looking(Counted):
+        def run(self, group, *, limit):
+            self.calls.append((self.name, limit))
+            run = NGRAM.run(group, limit=limit)
+            drafted = int(group.prompts[0].name)
+            assert run.stats is not None
+            proposed = np.array([[4, drafted, 0, 0]])
+            stats = run.stats._replace(steps=np.array([4]), proposed=proposed)
+            return run._replace(stats=stats)
+
+    warm = set()
+    runners = [Looking("ngram", calls)]
+    for drafted in (0, 2, 0, 3, 4):
+        groups = group(0.0, [Prompt(str(drafted), "p", [1, 2, 3])])
+        measure(groups, runners, limit=NEW, turn=0, warm=warm)
+    expected = [4, NEW, NEW, NEW, NEW, NEW, NEW]
+    assert [limit for _, limit in calls] == expected
 
 
 def test_summary():

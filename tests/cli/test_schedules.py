@@ -49,11 +49,15 @@ def costs(path, head, tmp_path):
     model = sd.load(path)
     drafter, weights = sd.load_drafter(head, model.target, model.params)
     params = sd.Params(model.params, weights)
-    fingerprint = sd.schedule.Fingerprint.of(model.target, params, drafter)
+    seconds = (1.0, 1.01, 1.02, 1.03, 1.04)
     file = tmp_path / "costs.json"
-    seconds = ((1.0, 1.01, 1.02, 1.03, 1.04),)
-    table = CostTable((1,), (1, 2, 3, 4, 5), seconds, (0.01,), fingerprint, 0.0, 64)
-    table.save(file)
+    return write_costs(file, model.target, params, drafter, seconds)
+
+
+def write_costs(file, target, params, drafter, seconds):
+    fingerprint = sd.schedule.Fingerprint.of(target, params, drafter)
+    widths = tuple(range(1, len(seconds) + 1))
+    CostTable((1,), widths, (seconds,), (0.01,), fingerprint, 0.0, 64).save(file)
     return file
 
 
@@ -218,6 +222,19 @@ def test_calibrate_refused(run, path, head, prompts, tmp_path):
     options = ("--prompts", prompts, "--output", tmp_path / "no")
     status, _, err = run("calibrate", head, *options)
     assert status == 2 and "there is no folder" in err
+
+
+def test_each_drafter_has_a_table(run, path, head, costs, prompts, tmp_path):
+    """A narrow one of another drafter, given first, is not taken for this one's."""
+    model = sd.load(path)
+    other = (model.target, sd.Params(model.params), sd.NGram(num_nodes=2))
+    narrow = write_costs(tmp_path / "narrow.json", *other, (1.0, 1.5))
+    status, _, err = run(
+        "bench", "--prompts", prompts, "--per-task=1", "--new-tokens=4", "--nodes=2",
+        "--drafters", "ngram", f"head:{head}@width:4", "--costs", narrow, costs,
+        "--output", tmp_path / "out.json",
+    )  # fmt: skip
+    assert status == 0, err
 
 
 @pytest.mark.slow
