@@ -241,7 +241,8 @@ def test_a_lagged_budget_needs_noise_of_the_step(noise):
     params = sd.Params(
         {"logits": jnp.asarray(target)}, tables(np.zeros((count, 2)), np.ones(count))
     )
-    schedule = LaggedBudget(costs(1.0, 2.0, 2.9, 3.2), hysteresis=0.0)
+    always = Switch(credit=99.0)
+    schedule = LaggedBudget(costs(1.0, 2.0, 2.9, 3.2), hysteresis=0.0, switch=always)
     call = _door.prepare(
         toy,
         params,
