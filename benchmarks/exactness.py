@@ -22,13 +22,14 @@ import numpy as np
 import tyro
 from _evaluation import DATA, read_prompts
 from _machine import RESULTS, machine, save, set_up
-from _rescoring import next_scores
 from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import specdec_jax as sd
+from specdec_jax._options import make_request
+from specdec_jax._rescore import next_scores
 from specdec_jax._state import slots_for
 from specdec_jax.bench import Prompt, spread_over
 
@@ -136,12 +137,17 @@ class Decoding:
         self, tally: Tally, kind: str, row: Row, tokens: Sequence[int], pair: Any = None
     ) -> Parting:
         """Two candidates after `tokens` of a row; by default the two best."""
+        target = self.model.target
+        request = make_request(
+            self.sampling([row]), batch=1, vocab_size=target.vocab_size
+        )
         scores = next_scores(
-            self.model.target,
+            target,
             sd.Params(self.model.params),
-            [*row.prompt.ids, *tokens],
-            sampling=self.sampling([row]),
-            max_length=self.slots,
+            request,
+            row.prompt.ids,
+            np.asarray(tokens, np.int32),
+            self.slots,
         )
         pair = np.argsort(scores)[-2:] if pair is None else np.asarray(pair)
         first, second = pair[np.argsort(-scores[pair])].tolist()

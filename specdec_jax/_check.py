@@ -1,26 +1,22 @@
 """Self-checks that anyone can run on their own model and drafter."""
 
 import dataclasses
-import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
-from specdec_jax import _run, _sampling, _tree
-from specdec_jax._door import Prompts, make_program
+from specdec_jax import _tree
+from specdec_jax._door import Prompts
 from specdec_jax._generate import generate
-from specdec_jax._options import Request, Sampling, make_request
-from specdec_jax._run import Program, Run
+from specdec_jax._options import Sampling, make_request
+from specdec_jax._rescore import next_scores
 from specdec_jax._schedule_types import Schedule
-from specdec_jax._state import init_state
 from specdec_jax._types import (
     Block,
     Cache,
     Drafter,
-    History,
     Params,
     Target,
 )
@@ -91,6 +87,7 @@ def check_lossless(
         schedule=schedule,
     )
     request = make_request(sampling, batch=len(prompts), vocab_size=target.vocab_size)
+    request = request._replace(stops=None)  # no score depends on them
     slots = found.state.tokens.shape[1]
     divergences = []
     for row, (want, got) in enumerate(zip(expected.tokens, found.tokens, strict=True)):
@@ -98,9 +95,8 @@ def check_lossless(
         differs = np.flatnonzero(want[:shared] != got[:shared])
         if len(differs):
             at = int(differs[0])
-            scores = _scores_after(
-                target, params, _row(request, row), prompts[row], want[:at], slots
-            )
+            alone = jax.tree.map(lambda x, row=row: x[row : row + 1], request)
+            scores = next_scores(target, params, alone, prompts[row], want[:at], slots)
             gap = float(scores[want[at]] - scores[got[at]])
             divergences.append(Divergence(row, at, int(want[at]), int(got[at]), gap))
         elif len(want) != len(got):  # the same tokens, yet another end: never a tie
@@ -229,66 +225,3 @@ def check_target(
 def _distance(a: Array, b: Array) -> float:
     distance = jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max()
     return float(jnp.where(jnp.isnan(distance), jnp.inf, distance))
-
-
-def _row(request: Request, row: int) -> Request:
-    """One row of a request, without its stop strings."""
-    alone = request._replace(stops=None)
-    return jax.tree.map(lambda x: x[row : row + 1], alone)
-
-
-def _scores_after(
-    target: Target,
-    params: Params,
-    request: Request,
-    prompt: Sequence[int],
-    said: np.ndarray,
-    slots: int,
-) -> np.ndarray:
-    """The scores that plain decoding picks the next token by, read one by one."""
-    text = np.concatenate([np.asarray(prompt), said]).astype(np.int32)
-    program = make_program(target, params, Plain(), rule="match", logprobs=None)
-    program = dataclasses.replace(program, chunk=1)
-    state = init_state(target, Plain(), 1, slots)
-    tokens = np.zeros((1, slots), np.int32)
-    tokens[0, : len(text)] = text
-    state = state._replace(
-        tokens=jnp.asarray(tokens), length=jnp.array([len(text)], jnp.int32)
-    )
-    counts = np.bincount(said, minlength=target.vocab_size).astype(np.int32)
-    start = jnp.array([len(prompt)], jnp.int32)
-    return np.asarray(
-        _scores(program, params, request, state, start, jnp.asarray(counts[None]))
-    )
-
-
-@functools.partial(jax.jit, static_argnames="program")
-def _scores(
-    program: Program,
-    params: Params,
-    request: Request,
-    state: _run.State,
-    start: Array,
-    counts: Array,
-) -> Float[Array, " V"]:
-    run: Run = _run.begin(program, params, state, request)
-    if run.history is not None:
-        run = run._replace(history=History(run.history.prompted, counts))
-    if request.options.constraint is not None:
-        new = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None, :]
-        is_new = (new >= start[:, None]) & (new < state.length[:, None])
-        said = jnp.where(is_new, state.tokens, -1)[:, None, :]
-        moved = _sampling.constraint_states(
-            request.options.constraint, run.constraint, said
-        )
-        run = run._replace(constraint=jax.tree.map(lambda x: x[:, 0], moved))
-    sampler = _run.make_sampler(program, request, run._replace(start=start))
-    root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
-    output = program.target.forward(
-        params.target, run.state.cache, _tree.causal_block(root), ()
-    )
-    scores = _sampling.adjust(
-        sampler, program.target.logits(params.target, output.hidden), root[:, :, None]
-    )
-    noisy = _sampling.perturb(sampler, scores, root[:, :, None])
-    return jnp.where(_sampling.samples(sampler)[:, None, None], noisy, scores)[0, 0]

@@ -10,6 +10,7 @@ import pytest
 import specdec_jax as sd
 from specdec_jax import _check, nn, targets
 from specdec_jax._options import make_request
+from specdec_jax._rescore import next_scores
 from specdec_jax._types import Block, TargetOutput
 
 TOY = sd.Toy()
@@ -113,8 +114,9 @@ def test_a_lossy_generate_is_found_out(monkeypatch):
 def test_scores_are_those_that_plain_decoding_picks_by(row):
     params = sd.Params(DECODER.init_params(jax.random.key(0)))
     plain = sd.generate(DECODER, params, sd.Plain(), PROMPTS, sampling=SAMPLING)
-    request = _check._row(make_request(SAMPLING, batch=2, vocab_size=31), row)
+    both = make_request(SAMPLING, batch=2, vocab_size=31)
+    request = jax.tree.map(lambda x: x[row : row + 1], both)
     for at in (0, 9, 23):
         said = plain.tokens[row][:at]
-        scores = _check._scores_after(DECODER, params, request, PROMPTS[row], said, 64)
+        scores = next_scores(DECODER, params, request, PROMPTS[row], said, 64)
         assert np.argmax(scores) == plain.tokens[row][at]

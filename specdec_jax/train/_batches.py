@@ -8,6 +8,7 @@ import numpy as np
 from specdec_jax.train._corpus import Corpus
 
 _BINS = 32  # rows of a batch that are packed at once, times the rows of a batch
+_GROUP = 256  # texts that `pack` packs together
 
 
 class Rows(NamedTuple):
@@ -99,12 +100,32 @@ def rows_at(
     )
 
 
-def pack(corpus: Corpus, *, length: int) -> tuple[np.ndarray, ...]:
-    """Every text once, in few rows: `at`, texts and positions "B T". The longest that
-    still fits comes next; a text longer than a row is cut.
+def pack(corpus: Corpus, *, length: int, texts: int) -> tuple[np.ndarray, ...]:
+    """The first `texts` once, and the rest of their last group, in few rows: `at`,
+    texts and positions "B T". A text longer than a row is cut. No group shares a row
+    with another, so more texts only add rows.
     """
     sizes = np.minimum(corpus.lengths, length)
-    order = np.argsort(sizes, kind="stable").tolist()
+    rows: list[list[int]] = []
+    for first in range(0, texts, _GROUP):
+        rows += _pack_group(sizes, first, min(first + _GROUP, len(sizes)), length)
+    at, numbers, positions = np.zeros((3, len(rows), length), np.int64)
+    for i, row in enumerate(rows):
+        used = 0
+        for number, text in enumerate(row, start=1):
+            here, start = slice(used, used + sizes[text]), corpus.starts[text]
+            at[i, here] = np.arange(start, start + sizes[text])
+            numbers[i, here] = number
+            positions[i, here] = np.arange(sizes[text])
+            used += sizes[text]
+    return at, numbers.astype(np.int32), positions
+
+
+def _pack_group(
+    sizes: np.ndarray, first: int, last: int, length: int
+) -> list[list[int]]:
+    """Texts `first` … `last` - 1 in rows; the longest that still fits comes next."""
+    order = (first + np.argsort(sizes[first:last], kind="stable")).tolist()
     ordered = sizes[order].tolist()
     rows: list[list[int]] = []
     while order:
@@ -113,13 +134,4 @@ def pack(corpus: Corpus, *, length: int) -> tuple[np.ndarray, ...]:
             room -= ordered.pop(fitting - 1)
             row.append(order.pop(fitting - 1))
         rows.append(row)
-    at, texts, positions = np.zeros((3, len(rows), length), np.int64)
-    for i, row in enumerate(rows):
-        used = 0
-        for number, text in enumerate(row, start=1):
-            here, start = slice(used, used + sizes[text]), corpus.starts[text]
-            at[i, here] = np.arange(start, start + sizes[text])
-            texts[i, here] = number
-            positions[i, here] = np.arange(sizes[text])
-            used += sizes[text]
-    return at, texts.astype(np.int32), positions
+    return rows

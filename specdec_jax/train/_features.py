@@ -90,6 +90,7 @@ class FeatureCache:
             "tokens": len(corpus.tokens),
             "width": width,
             "length": length,
+            "layout": 2,  # of `pack`: 1 had one group
         }
         self.done = {tap: self._done(tap) for tap in (*self._taps, _FINAL)}
         new = [tap for tap, done in self.done.items() if done is None]
@@ -121,10 +122,11 @@ class FeatureCache:
         observe: Callable[[Rows, tuple[int | str, ...]], Observed],
         *,
         rows: int,
+        texts: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Compute what is missing, some rows at a time."""
-        layout = pack(self.corpus, length=self._length)
+        """Compute what is missing of the first `texts`, some rows at a time."""
+        layout = pack(self.corpus, length=self._length, texts=texts)
         total = len(layout[0])
         missing = tuple(x for x, done in self.done.items() if (done or 0) < total)
         if not missing:

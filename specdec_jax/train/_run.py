@@ -135,6 +135,7 @@ class Run:
         self.cache.fill(
             self.observe,
             rows=data.rows,
+            texts=len(self.learned),
             progress=lambda done, total: self.report(Filled(done, total)),
         )
 

@@ -5,6 +5,7 @@ import pytest
 import small
 
 from specdec_jax import train
+from specdec_jax.train import _batches
 from specdec_jax.train._batches import Batches, pack
 from specdec_jax.train._start import most_frequent
 
@@ -93,9 +94,22 @@ def test_batches_go_on_from_their_state():
 
 def test_every_text_once():
     corpus = small.corpus()
-    at, texts, positions = pack(corpus, length=64)
+    at, texts, positions = pack(corpus, length=64, texts=len(corpus))
     assert sorted(at[texts > 0].tolist()) == list(range(len(corpus.tokens)))
     assert (positions[texts > 0] >= 0).all()
+
+
+def test_more_texts_only_add_rows(monkeypatch):
+    """So that what is cached of a part is the beginning of what is cached of all."""
+    monkeypatch.setattr(_batches, "_GROUP", 4)
+    corpus = small.corpus()
+    whole = pack(corpus, length=64, texts=len(corpus))
+    for texts in (1, 4, 5, len(corpus) - 1):
+        part = pack(corpus, length=64, texts=texts)
+        count = len(part[0])
+        assert all((a == b[:count]).all() for a, b in zip(part, whole, strict=True))
+        needed = int(corpus.lengths[:texts].sum())
+        assert set(range(needed)) <= set(part[0][part[1] > 0].tolist())
 
 
 def test_the_most_frequent_tokens():

@@ -20,6 +20,7 @@ import small
 from specdec_jax import train
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Params
+from specdec_jax.train import _batches
 from specdec_jax.train._batches import Batches
 from specdec_jax.train._run import Run
 
@@ -82,6 +83,28 @@ def test_a_second_run_takes_the_features_that_are_there(tmp_path):
         )
     first = seen.index("Evaluated")
     assert "Filled" in seen[:first] and "Filled" not in seen[first:]
+
+
+def test_a_part_needs_a_part_of_the_features(tmp_path, monkeypatch):
+    """And all of them go on from there."""
+    monkeypatch.setattr(_batches, "_GROUP", 4)
+    rows = {}
+    for fraction in (0.25, 1.0):
+        data = dataclasses.replace(small.recipe("eagle 3").data, fraction=fraction)
+        filled = rows.setdefault(fraction, [])
+        fitted = small.fit(
+            small.recipe("eagle 3", steps=1, data=data),
+            tmp_path / str(fraction),
+            cache=tmp_path / "features",
+            report=lambda event, filled=filled: (
+                filled.append(event) if isinstance(event, train.Filled) else None
+            ),
+        )
+    part, whole = rows.values()
+    assert part[-1].total < whole[-1].total / 2
+    assert whole[0].done > part[-1].done
+    alone = small.fit(small.recipe("eagle 3", steps=1), tmp_path / "alone")
+    assert_same(fitted.params, alone.params)
 
 
 @pytest.mark.slow
@@ -232,6 +255,13 @@ def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
     small.fit(small.recipe("eagle", steps=1), tmp_path / "more")
 
 
+def wait_for(path, seconds=60):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.01)
+
+
 def test_a_disk_that_is_full_while_saving(tmp_path):
     """An error of the disk; what was saved before stays, and the run goes on from it
     when there is room again.
@@ -243,6 +273,7 @@ def test_a_disk_that_is_full_while_saving(tmp_path):
 
     def fill(event):
         if isinstance(event, train.Evaluated) and event.step == 2:
+            wait_for(tmp_path / "checkpoints" / "1")  # it is written meanwhile
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # bytes
 
     try:
