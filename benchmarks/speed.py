@@ -17,6 +17,7 @@ import _speed_blocks
 import _speed_lookup
 import _speed_step
 import _speed_tasks
+import _speed_training
 import _speed_transformers
 import tyro
 from _evaluation import DATA, read_prompts
@@ -27,13 +28,14 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 import specdec_jax as sd
 
-Part = Literal["transformers", "step", "blocks", "tasks", "lookup"]
+Part = Literal["transformers", "step", "blocks", "tasks", "lookup", "training"]
 TABLES: dict[Part, Callable[[Any], str]] = {
     "transformers": _speed_transformers.table,
     "step": _speed_step.table,
     "blocks": _speed_blocks.table,
     "tasks": _speed_tasks.table,
     "lookup": _speed_lookup.table,
+    "training": _speed_training.table,
 }
 
 
@@ -41,7 +43,7 @@ TABLES: dict[Part, Callable[[Any], str]] = {
 class Arguments:
     """Speed of specdec_jax on SmolLM2-135M-Instruct in float32, batch 1."""
 
-    parts: tuple[Part, ...] = ("transformers", "step", "blocks", "tasks", "lookup")
+    parts: tuple[Part, ...] = tuple(TABLES)
     """What to measure."""
     rounds: int = 9
     """Repetitions of each measurement, but one for each prompt of a task."""
@@ -71,6 +73,8 @@ def measure(part: Part, arguments: Arguments, tick: Callable[[], None]) -> Any:
             )
         case "blocks":
             return _speed_blocks.measure(model, rounds=rounds, tick=tick)
+        case "training":
+            return _speed_training.measure(model, rounds=rounds, tick=tick)
         case "tasks" | "lookup":
             by_task = _speed_tasks if part == "tasks" else _speed_lookup
             return by_task.measure(

@@ -25,6 +25,7 @@ from specdec_jax.bench._prompts import read_rows as read_rows
 from specdec_jax.bench._prompts import spread_over as spread_over
 from specdec_jax.bench._results import Results as Results
 from specdec_jax.bench._results import begin as begin
+from specdec_jax.bench._results import check_same as check_same
 from specdec_jax.bench._summary import ALL as ALL
 from specdec_jax.bench._summary import Summary as Summary
 from specdec_jax.bench._summary import decoding_speed as decoding_speed

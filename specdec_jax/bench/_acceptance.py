@@ -48,6 +48,14 @@ class Acceptance:
         """Plain values."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> "Acceptance":
+        """What `to_json` has made."""
+        depths: dict[str, Any] = {
+            name: tuple(said[name]) for name in ("by_depth", "conditional")
+        }
+        return cls(**(said | depths))
+
 
 class Answers(NamedTuple):
     """What was proposed and accepted in answering the prompts of a task."""

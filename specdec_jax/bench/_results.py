@@ -89,17 +89,7 @@ def begin(
         )
     if restart:
         return fresh
-    before = found["arguments"]
-    differing = [
-        f"{name} {_said(before.get(name))}, now {_said(value)}"
-        for name, value in arguments.items()
-        if before.get(name) != value
-    ]
-    if differing:
-        raise ValueError(
-            f"{file} is of a run with other arguments ({'; '.join(differing)}): give "
-            "another --output, or --restart to measure anew"
-        )
+    check_same(file, found["arguments"], arguments)
     return Results(
         arguments,
         found["machine"],
@@ -107,6 +97,22 @@ def begin(
         found["groups"],
         found["profile"],
     )
+
+
+def check_same(file: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise `ValueError`, saying what differs, where a file is of a run with other
+    arguments.
+    """
+    differing = [
+        f"{name} {_said(before.get(name))}, now {_said(value)}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
+    if differing:
+        raise ValueError(
+            f"{file} is of a run with other arguments ({'; '.join(differing)}): give "
+            "another --output, or --restart to measure anew"
+        )
 
 
 def _said(value: Any) -> str:

@@ -131,7 +131,10 @@ class Evaluate:
     """Each is measured."""
     answering: AnsweringOptions = AnsweringOptions()
     output: Annotated[Path | None, optional("FILE.json", "none")] = None
-    """Write the numbers."""
+    """Write the numbers, those of a tree at a temperature as soon as they are there;
+    what the file has already is not measured again."""
+    restart: Switch = False
+    """Measure anew what --output has already."""
     debug: Switch = False
     """Errors with their traceback."""
     model: ModelOptions = ModelOptions()

@@ -1,8 +1,13 @@
 """`specdec-jax evaluate`: what a drafter's drafts are worth, without a clock."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
 
 import specdec_jax as sd
 from specdec_jax import bench as measuring
@@ -18,33 +23,38 @@ def evaluate(command: Evaluate, screens: Screens) -> int:
     model, fitting, left_out = load_prompts(command, screens)
     drafter, params = load_head(command.head, model)
     drafters = {name: with_tree(drafter, name) for name in command.trees}
-    found: dict[str, list[Acceptance]] = {}
+    settings = _settings(command, params)
+    found = _begin(command, settings)
     for name, way in drafters.items():
-        with progress_bar(screens.err) as progress:
-            bar = progress.add_task(name, total=None)
-            answers = measuring.answer(
-                model.target,
-                sd.Params(model.params, params),
-                way,
-                fitting,
-                temperatures=command.temperatures,
-                batch=command.answering.batch,
-                new_tokens=command.answering.new_tokens,
-                stop_ids=model.tokenizer.stop_ids,
-                report=lambda done, total, bar=bar, progress=progress: progress.update(
-                    bar, completed=done, total=total
-                ),
-            )
-        found[name] = measuring.acceptances(answers)
-        _show(name, found[name], screens)
-    if command.output is not None:
-        _write(command, found, left_out)
+        rows = found.setdefault(name, [])
+        for temperature in command.temperatures:
+            if any(x.temperature == temperature for x in rows):
+                continue
+            with progress_bar(screens.err) as progress:
+                bar = progress.add_task(f"{name}, T {temperature:g}", total=None)
+                answers = measuring.answer(
+                    model.target,
+                    sd.Params(model.params, params),
+                    way,
+                    fitting,
+                    temperatures=[temperature],
+                    batch=command.answering.batch,
+                    new_tokens=command.answering.new_tokens,
+                    stop_ids=model.tokenizer.stop_ids,
+                    report=lambda done, total, bar=bar, bars=progress: bars.update(
+                        bar, completed=done, total=total
+                    ),
+                )
+            rows += measuring.acceptances(answers)
+            if command.output is not None:
+                _write(command.output, settings | {"left_out": left_out}, found)
+        _show(name, [x for x in rows if x.temperature in command.temperatures], screens)
     return 0
 
 
-def _show(tree: str, found: list[Acceptance], screens: Screens) -> None:
+def _show(tree: str, rows: list[Acceptance], screens: Screens) -> None:
     table = plain_table(tree, "T", "prompts", "τ (95 %)", "kept by depth")
-    for x in found:
+    for x in rows:
         table.add_row(
             x.task,
             f"{x.temperature:g}",
@@ -55,18 +65,57 @@ def _show(tree: str, found: list[Acceptance], screens: Screens) -> None:
     screens.out.print(table)
 
 
-def _write(
-    command: Evaluate, found: dict[str, list[Acceptance]], left_out: int
-) -> None:
-    said: dict[str, Any] = {
+def _settings(command: Evaluate, params: PyTree) -> dict[str, Any]:
+    """What all numbers of a file share."""
+    weights = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        weights.update(np.asarray(leaf).tobytes())
+    return {
         "head": str(command.head),
+        "weights": weights.hexdigest()[:16],
         "model": command.model.model,
         "dtype": command.model.dtype,
         "prompts": [Path(file).name for file in command.prompts],
-        "left_out": left_out,
+        "per_task": command.answering.per_task,
+        "max_prompt": command.answering.max_prompt,
         "new_tokens": command.answering.new_tokens,
-        "trees": {name: [x.to_json() for x in rows] for name, rows in found.items()},
     }
-    assert command.output is not None
-    text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
-    command.output.write_text(text, "utf-8")
+
+
+def _begin(command: Evaluate, settings: dict[str, Any]) -> dict[str, list[Acceptance]]:
+    """What --output has of each tree.
+
+    Raises:
+        ValueError: it has no folder, is of something else, or of other settings.
+    """
+    file = command.output
+    if file is None:
+        return {}
+    if not file.parent.is_dir():
+        raise ValueError(f"there is no folder {file.parent} for {file.name}")
+    if not file.exists():
+        return {}
+    try:
+        before = json.loads(file.read_text("utf-8"))
+        found = {
+            name: [Acceptance.from_json(x) for x in rows]
+            for name, rows in before["trees"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is no file of specdec-jax evaluate: give another --output"
+        ) from error
+    if command.restart:
+        return {}
+    measuring.check_same(file, before, settings)
+    return found
+
+
+def _write(
+    file: Path, settings: dict[str, Any], found: dict[str, list[Acceptance]]
+) -> None:
+    trees = {name: [x.to_json() for x in rows] for name, rows in found.items()}
+    text = json.dumps(settings | {"trees": trees}, indent=1, ensure_ascii=False) + "\n"
+    beside = file.with_name(file.name + ".part")
+    beside.write_text(text, "utf-8")
+    beside.replace(file)

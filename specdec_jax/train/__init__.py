@@ -1,5 +1,8 @@
 """Training drafters on the target's own answers."""
 
+from specdec_jax._lesson import Lesson as Lesson
+from specdec_jax._lesson import Loss as Loss
+from specdec_jax._lesson import Objective as Objective
 from specdec_jax.train._block_distillation import (
     BlockDistillation as BlockDistillation,
 )
@@ -29,5 +32,7 @@ from specdec_jax.train._regression import FeatureRegression as FeatureRegression
 from specdec_jax.train._simulate import simulate as simulate
 from specdec_jax.train._step import Metrics as Metrics
 from specdec_jax.train._step import TrainState as TrainState
+from specdec_jax.train._step import TrainStep as TrainStep
+from specdec_jax.train._step import init_state as init_state
 from specdec_jax.train._step import make_train_step as make_train_step
 from specdec_jax.train._unrolled import TrainingTimeTest as TrainingTimeTest

@@ -101,35 +101,29 @@ def test_from_prompts_to_a_drafter(place, capsys):
     assert "holds config.json and model.safetensors already" in capsys.readouterr().err
 
     numbers = place / "evaluated.json"
-    assert (
-        run(
-            "evaluate",
-            head,
-            "--prompts",
-            prompts,
-            "--model",
-            model,
-            "--trees",
-            "chain:2",
-            "grown:4,2,2",
-            "--temperatures",
-            0,
-            0.8,
-            "--new-tokens",
-            8,
-            "--per-task",
-            3,
-            "--output",
-            numbers,
-        )
-        == 0
-    )
+    files = ("--prompts", prompts, "--model", model, "--output", numbers)
+    ask = ("evaluate", head, *files, "--new-tokens", 8, "--per-task", 3)
+    hot = ("--temperatures", 0, 0.8)
+    assert run(*ask, "--trees", "chain:2", *hot) == 0
+    saved = json.loads(numbers.read_text())
+    saved["trees"]["chain:2"][0]["prompts"] = 12345
+    numbers.write_text(json.dumps(saved))
+    assert run(*ask, "--trees", "chain:2", "grown:4,2,2", *hot) == 0
+    assert "kept by depth" in capsys.readouterr().out
     found = json.loads(numbers.read_text())["trees"]
+    assert found["chain:2"] == saved["trees"]["chain:2"]  # not measured again
     tasks = [(x["task"], x["temperature"]) for x in found["chain:2"]]
     assert tasks == [(t, x) for x in (0.0, 0.8) for t in ("add", "tell", "all tasks")]
     for row in found["grown:4,2,2"]:
         assert 1 <= row["low"] <= row["tau"] <= row["high"] <= 3
-    assert "kept by depth" in capsys.readouterr().out
+
+    assert run(*ask, "--max-prompt", 50) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "other arguments (max_prompt None, now 50)" in said
+    assert run(*ask, "--output", prompts) == 2
+    assert "no file of specdec-jax evaluate" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.parametrize(
