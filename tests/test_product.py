@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec_jax.nn import product
+from specdec_jax.nn import _product, product
 from specdec_jax.nn._attention import attention
 from specdec_jax.nn._table import look_up
 
@@ -34,6 +34,22 @@ def test_a_row_is_the_same_whatever_is_beside_it(dtype, shape):
     np.testing.assert_allclose(
         to_weight.astype(jnp.float32), expected, atol=error, rtol=error
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (4,), (2, 2), (1, 5)])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_few_rows_of_a_large_weight(shape, parts, monkeypatch):
+    """Which a CPU multiplies one by one, and with parts of the weight in turn."""
+    monkeypatch.setattr(_product, "_CACHED", 2**20 // parts)
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(*shape, 256)), jnp.float32)
+    weight = jnp.asarray(random.normal(size=(1023, 256)), jnp.float32)
+    found = jax.jit(lambda x, weight: product(x, weight))(x, weight)
+    expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    if x.size // 256 < 5:
+        alone = [jax.jit(_product.product)(row, weight) for row in x.reshape(-1, 256)]
+        np.testing.assert_array_equal(found.reshape(-1, 1023), np.stack(alone))
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3)])

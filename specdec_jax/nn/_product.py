@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+# On a CPU, in float32, up to so many rows are multiplied one by one with a weight of so
+# many bytes or more, of which so many stay in the processor's cache.
+_FEW, _LARGE, _CACHED = 4, 2**18, 2**23
+
 
 def product(
     x: Float[Array, "... I"], weight: Float[Array, "O I"]
@@ -45,24 +49,43 @@ _product.defvjp(_forward, _backward)
 
 def _rows(x: Float[Array, "... I"], weight: Float[Array, "O I"]) -> Array:
     """Of any number of rows, as a matrix: in a loop, and in bfloat16, a CPU would
-    multiply rows on two axes with a transposed copy of the weight. For a single such
-    row it has no fast kernel, for two it has.
+    multiply rows on two axes with a transposed copy of the weight.
     """
-
-    def as_they_are(rows: Array, weight: Array) -> Array:
-        return _dot("ti,oi->to", rows, weight)
-
-    def twice(rows: Array, weight: Array) -> Array:
-        return _dot("ti,oi->to", jnp.concatenate([rows, rows]), weight)[:1]
-
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    if rows.shape[0] == 1 and x.dtype == jnp.bfloat16:
-        result = jax.lax.platform_dependent(
-            rows, weight, cpu=twice, default=as_they_are
-        )
-    else:
-        result = as_they_are(rows, weight)
+    count, on_cpu = rows.shape[0], _as_they_are
+    if x.dtype == jnp.bfloat16 and count == 1:
+        on_cpu = _twice
+    elif x.dtype == jnp.float32 and 1 < count <= _FEW and weight.nbytes >= _LARGE:
+        on_cpu = _one_by_one
+    result = jax.lax.platform_dependent(rows, weight, cpu=on_cpu, default=_as_they_are)
     return result.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _as_they_are(rows: Array, weight: Array) -> Array:
+    return _dot("ti,oi->to", rows, weight)
+
+
+def _twice(row: Array, weight: Array) -> Array:
+    """For a single row in bfloat16 a CPU has no fast kernel, for two it has."""
+    return _dot("ti,oi->to", jnp.concatenate([row, row]), weight)[:1]
+
+
+def _one_by_one(rows: Array, weight: Array) -> Array:
+    """Each row by itself, with a part of the weight at a time that stays in the
+    processor's cache: XLA multiplies a matrix and a vector as fast as memory is read,
+    but a few rows at once in twice the time.
+    """
+    parts = -(-weight.nbytes // _CACHED)
+    while weight.shape[0] % parts:
+        parts += 1
+
+    def multiply(part: Array) -> Array:
+        return jax.lax.map(lambda row: _dot("i,oi->o", row, part), rows)
+
+    if parts == 1:
+        return multiply(weight)
+    made = jax.lax.map(multiply, weight.reshape(parts, -1, weight.shape[1]))
+    return made.swapaxes(0, 1).reshape(rows.shape[0], -1)
 
 
 def _dot(how: str, x: Array, y: Array) -> Array:
