@@ -18,7 +18,7 @@ COMPARE := $(DEVELOP),parity
 .PHONY: demo test parity lint bench
 
 demo: $(USE)
-	$(BIN)/specdec-jax demo --drafter head --head models/smollm2-135m-instruct/eagle3
+	$(BIN)/specdec-jax demo --drafter head --head models/smollm2-135m-instruct/eagle3 --tree chain:2
 
 test: $(DEVELOP)
 	$(BIN)/python -m pytest
