@@ -37,10 +37,9 @@ _step = jax.jit(_loop.step, static_argnums=0, donate_argnums=3)
 def _draft(
     program: Program, params: sd.Params, request: Request, run: Run
 ) -> tuple[Draft, Any]:
-    root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
     sampler = _run.make_sampler(program, request, run)
     drafter, state = program.drafter, run.state.drafter
-    return drafter.draft(program.target, params, state, root[:, 0], sampler)
+    return drafter.draft(program.target, params, state, run.state.root, sampler)
 
 
 @functools.partial(jax.jit, static_argnames=("program", "width"))

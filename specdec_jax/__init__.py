@@ -17,6 +17,7 @@ from specdec_jax._compile import compile as compile
 from specdec_jax._fit_tree import fit_tree as fit_tree
 from specdec_jax._generate import Generation as Generation
 from specdec_jax._generate import GenerationError as GenerationError
+from specdec_jax._generate import Stream as Stream
 from specdec_jax._generate import generate as generate
 from specdec_jax._generate import stream as stream
 from specdec_jax._grow import GrownTree as GrownTree
@@ -27,7 +28,17 @@ from specdec_jax._options import Sampling as Sampling
 from specdec_jax._sharding import shard as shard
 from specdec_jax._state import copy as copy
 from specdec_jax._state import grow as grow
+from specdec_jax._stats import Stats as Stats
+from specdec_jax._types import Accepted as Accepted
+from specdec_jax._types import Block as Block
+from specdec_jax._types import Constraint as Constraint
+from specdec_jax._types import Draft as Draft
+from specdec_jax._types import Drafter as Drafter
 from specdec_jax._types import Params as Params
+from specdec_jax._types import Proposal as Proposal
+from specdec_jax._types import Sampler as Sampler
+from specdec_jax._types import Target as Target
+from specdec_jax._types import TargetOutput as TargetOutput
 from specdec_jax.drafters import DFlash as DFlash
 from specdec_jax.drafters import DraftModel as DraftModel
 from specdec_jax.drafters import DSpark as DSpark

@@ -129,6 +129,8 @@ def check_target(
     Raises:
         ValueError: where one is above `tolerance`, or logits are not float32 "B T V".
     """
+    if isinstance(params, Params):
+        raise ValueError("check_target takes the target's weights alone: params.target")
     random = np.random.default_rng(seed)
     tokens = jnp.asarray(random.integers(0, target.vocab_size, (2, 9)), jnp.int32)
     taps = (-1, *range(target.num_layers), "final")

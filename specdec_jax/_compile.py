@@ -16,7 +16,7 @@ from specdec_jax._door import (
     prepare,
 )
 from specdec_jax._generate import Generation, finish, run_program
-from specdec_jax._options import Sampling, make_request
+from specdec_jax._options import Sampling, check_whole, make_request
 from specdec_jax._run import Program, State
 from specdec_jax._schedule_types import Schedule
 from specdec_jax._state import init_state
@@ -135,6 +135,9 @@ def compile(
     program = make_program(
         target, params, drafter, rule=rule, logprobs=logprobs, schedule=schedule
     )
+    check_whole("batch", batch)
+    if max_prompt is not None:
+        check_whole("max_prompt", max_prompt)
     if schedule is not None:
         jax.eval_shape(lambda: schedule.init(batch))
     slots = check_max_length(target, max_length)

@@ -10,15 +10,22 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Int
 
 from specdec_jax import _run, _sharding
 from specdec_jax._door_schedule import check_profile, check_schedule
-from specdec_jax._options import NO_LIMIT, Request, Sampling, make_request
+from specdec_jax._options import (
+    NO_LIMIT,
+    Request,
+    Sampling,
+    check_whole,
+    make_request,
+)
 from specdec_jax._run import Program, State
 from specdec_jax._schedule_types import Schedule
-from specdec_jax._state import check_unused, init_state, slots_for
+from specdec_jax._state import check_owner, check_unused, init_state, slots_for
 from specdec_jax._types import Drafter, Params, Rule, Target
+from specdec_jax.nn import BlockDrafter
 from specdec_jax.nn._features import FeatureDrafter
 
 Prompts = Sequence[Sequence[int]] | Int[np.ndarray, "B T"]
@@ -53,8 +60,7 @@ def prepare(
     program = make_program(
         target, params, drafter, rule=rule, logprobs=logprobs, schedule=schedule
     )
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, not {samples}")
+    check_whole("samples", samples)
     rows = _check_prompts(prompts, target.vocab_size)
     sampling = Sampling() if sampling is None else sampling
     request = make_request(
@@ -73,7 +79,7 @@ def prepare(
     else:
         begun = state
         check_unused(begun)
-        _check_owner(target, drafter, begun)
+        check_owner(target, drafter, begun)
         _check_extends(rows, begun)
     slots = begun.tokens.shape[1]
     _check_room(rows, limits, slots)
@@ -109,6 +115,7 @@ def make_program(
     """
     if rule not in ("match", "rejection", "block"):
         raise ValueError(f'rule is "match", "rejection" or "block", not {rule!r}')
+    check_params(params)
     if logprobs not in (None, "model", "sampled"):
         raise ValueError(f'logprobs is "model", "sampled" or None, not {logprobs!r}')
     for tap in drafter.taps:
@@ -124,7 +131,7 @@ def make_program(
             f"the draft model has {model.vocab_size} tokens, the target "
             f"{target.vocab_size}: they must share one vocabulary"
         )
-    if isinstance(drafter, FeatureDrafter):
+    if isinstance(drafter, FeatureDrafter | BlockDrafter):
         drafter.check(target)
     is_learned = model is not None or hasattr(drafter, "init_params")
     if is_learned and not jax.tree.leaves(params.drafter):
@@ -140,6 +147,15 @@ def make_program(
         check_schedule(schedule, target, params, drafter, rule)
     mesh = _sharding.mesh_of(params)
     return Program(target, drafter, rule, logprobs, 0, mesh, schedule)
+
+
+def check_params(params: Params) -> None:
+    """Raise `ValueError` for weights that are not wrapped in a `Params`."""
+    if not isinstance(params, Params):
+        raise ValueError(
+            f"params is a Params(target=…, drafter=…), not a {type(params).__name__}: "
+            "wrap the target's weights in one"
+        )
 
 
 def choose_chunk(unread: int, batch: int) -> int:
@@ -205,7 +221,7 @@ def _check_prompts(prompts: Prompts, vocab_size: int) -> list[np.ndarray]:
 
 def check_max_length(target: Target, max_length: int) -> int:
     """`max_length` itself; `ValueError` where the target has fewer positions."""
-    if not 1 <= max_length <= target.max_length:
+    if not 1 <= check_whole("max_length", max_length, least=0) <= target.max_length:
         raise ValueError(
             f"max_length {max_length} is outside 1 … {target.max_length}, the "
             "positions that the model was made for"
@@ -252,19 +268,6 @@ def _ends(rows: list[np.ndarray], limits: np.ndarray) -> list[tuple[int, str]]:
         (len(row) + new, f"a prompt of {len(row)} and {new} new tokens")
         for row, new in zip(rows, news, strict=True)
     ]
-
-
-def _check_owner(target: Target, drafter: Drafter, state: State) -> None:
-    def shapes(state: State) -> PyTree:
-        return jax.tree.map(lambda x: (x.shape, x.dtype), state)
-
-    batch, slots = state.tokens.shape
-    own = jax.eval_shape(lambda: init_state(target, drafter, batch, slots))
-    if shapes(state) != shapes(own):
-        raise ValueError(
-            "this state came from another target or drafter: go on with the ones that "
-            "it came from, or start anew"
-        )
 
 
 def _check_extends(rows: list[np.ndarray], state: State) -> None:

@@ -21,6 +21,8 @@ def check_schedule(
     schedule: Schedule, target: Target, params: Params, drafter: Drafter, rule: Rule
 ) -> None:
     """Raise `ValueError` where it does not go together with the rest of a program."""
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"schedule is one of specdec_jax.schedule, not {schedule!r}")
     widths = schedule.widths
     if not widths or widths[0] != 1 or list(widths) != sorted(set(widths)):
         raise ValueError(

@@ -49,10 +49,9 @@ def step(program: Program, params: Params, request: Request, run: Run) -> Run:
 
 def _step(program: Program, params: Params, request: Request, run: Run) -> Run:
     target, drafter, state = program.target, program.drafter, run.state
-    root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
     sampler = make_sampler(program, request, run)
     with jax.named_scope("draft"):
-        planned = _scheduling.plan(program, params, run, root, sampler)
+        planned = _scheduling.plan(program, params, run, state.root, sampler)
         draft, drafter_state = planned.draft, planned.drafter
     with jax.named_scope("verify"):
         verified = _verify_draft(program, params, run, planned, sampler)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -111,7 +110,7 @@ def _step_and_draft(
 ) -> tuple[Run, Draft]:
     """A step, and the draft that it judges."""
     state = run.state
-    root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)[:, 0]
+    root = state.root
     sampler = _run.make_sampler(program, request, run)
     draft, _ = program.drafter.draft(
         program.target, params, state.drafter, root, sampler

@@ -85,6 +85,16 @@ class Request(NamedTuple):
     stops: _stops.StopTable | None
 
 
+def check_whole(name: str, value: Any, *, least: int = 1) -> int:
+    """The number itself; `ValueError` where it is not whole, or below `least`."""
+    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise ValueError(
+            f"{name} must be a whole number, at least {least}, not {value!r}"
+        )
+    return int(value)
+
+
 def make_request(
     sampling: Sampling, *, batch: int, vocab_size: int, samples: int = 1
 ) -> Request:
@@ -94,6 +104,8 @@ def make_request(
     Raises:
         ValueError: in the caller's words, naming the option and the row.
     """
+    if not isinstance(sampling.constrain, Constraint | None):
+        raise ValueError(f"constrain is a Constraint, not {sampling.constrain!r}")
     rows = _Rows(batch, vocab_size)
     temperature = rows.numbers(
         "temperature", sampling.temperature, lambda x: x >= 0, ">= 0"

@@ -73,7 +73,7 @@ def _scores(
         )
         run = run._replace(constraint=jax.tree.map(lambda x: x[:, 0], moved))
     sampler = _run.make_sampler(program, request, run._replace(start=start))
-    root = jnp.take_along_axis(run.state.tokens, run.state.length[:, None] - 1, axis=1)
+    root = run.state.root[:, None]
     output = program.target.forward(
         params.target, run.state.cache, _tree.causal_block(root), ()
     )

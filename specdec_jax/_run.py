@@ -53,6 +53,12 @@ class State(NamedTuple):
     tokens: Int[Array, "B S"]
     length: Int[Array, " B"]  # tokens known
 
+    @property
+    def root(self) -> Int[Array, " B"]:
+        """The newest token of each row."""
+        last = self.length[:, None] - 1
+        return jnp.take_along_axis(self.tokens, last, axis=1)[:, 0]
+
 
 class Run(NamedTuple):
     """A generation under way: the state, and what this call alone keeps."""

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from specdec_jax import _sharding
 from specdec_jax._run import State
@@ -44,9 +44,11 @@ def grow(target: Target, drafter: Drafter, state: State, *, max_length: int) -> 
 
     Raises:
         ValueError: if `max_length` is less than what the state has room for already, or
-            beyond the positions that the target was made for.
+            beyond the positions that the target was made for; if the state is of
+            another target or drafter.
     """
     check_unused(state)
+    check_owner(target, drafter, state)
     batch, slots = state.tokens.shape
     if not slots <= max_length <= target.max_length:
         raise ValueError(
@@ -79,4 +81,19 @@ def check_unused(state: State) -> None:
         raise ValueError(
             "this state was consumed by an earlier call: go on from the state which "
             "that call returned, or keep a copy(state) before"
+        )
+
+
+def check_owner(target: Target, drafter: Drafter, state: State) -> None:
+    """Raise `ValueError` where the state is of another target or drafter."""
+
+    def shapes(state: State) -> PyTree:
+        return jax.tree.map(lambda x: (x.shape, x.dtype), state)
+
+    batch, slots = state.tokens.shape
+    own = jax.eval_shape(lambda: init_state(target, drafter, batch, slots))
+    if shapes(state) != shapes(own):
+        raise ValueError(
+            "this state came from another target or drafter: go on with the ones that "
+            "it came from, or start anew"
         )

@@ -19,9 +19,9 @@ class Stats(NamedTuple):
     drafted: Int[Array, " B"]  # valid nodes proposed, roots not counted
     proposed: Int[Array, "B P"]  # steps with a valid node at this depth; slot 0: steps
     chances: Int[Array, "B P"]  # such steps that kept all up to the depth before
-    accepted: Int[
-        Array, "B P"
-    ]  # histogram: steps that kept exactly this many drafted tokens
+    # Histogram: steps that emitted this many tokens beside one. That is how many drafts
+    # they kept, but for a step that a limit or a stop cuts behind a draft: one more.
+    accepted: Int[Array, "B P"]
     # Histogram: steps that verified this many nodes and one more; under a schedule.
     widths: Int[Array, "B N"] | None = None
 

@@ -134,8 +134,8 @@ def block(
     With w_0 = 1 and w_i = min(w_{i-1} p(x_i) / q(x_i), 1), the longest prefix i whose
     coin is below h_i is accepted, where h_i = m_i / (m_i + 1 - w_i), m_i = Σ_x max(w_i
     p(x | x_1…x_i) - q(x | x_1…x_i), 0), and h = w at the end of the chain. Arguments
-    and results as for `rejection`; `draft` must be a chain, and where it ends must
-    depend on nothing drawn in it.
+    and results as for `rejection`; `draft` must be a chain. Whether a node is there may
+    depend on the tokens before it, never on its own or later ones.
     """
     batch, num_nodes = draft.tokens.shape
     rows = jnp.arange(batch, dtype=jnp.int32)

@@ -110,6 +110,34 @@ def test_a_lossy_generate_is_found_out(monkeypatch):
     assert report.divergences[0].gap > 1e-3
 
 
+class Sparse(nn.Decoder):
+    """A module of one's own, which does not say what it embeds, or what it is told to
+    keep to itself.
+    """
+
+    hidden: int = -1
+
+    def __call__(self, tokens, positions, attend, tap):
+        def some(layer, x):
+            if layer not in (-1, self.hidden):
+                tap(layer, x)
+
+        return super().__call__(tokens, positions, attend, some)
+
+
+class Silent(Sparse):
+    hidden = 1
+
+
+def test_what_a_module_has_to_show():
+    target = dataclasses.replace(DECODER, module=Sparse)
+    params = target.init_params(jax.random.key(0))
+    assert sd.check_target(target, params)["embedding tap"] == 0
+    silent = dataclasses.replace(DECODER, module=Silent)
+    with pytest.raises(ValueError, match=r"Silent does not show.*layers \[1\] make"):
+        sd.check_target(silent, params)
+
+
 @pytest.mark.parametrize("row", [0, 1])
 def test_scores_are_those_that_plain_decoding_picks_by(row):
     params = sd.Params(DECODER.init_params(jax.random.key(0)))

@@ -192,7 +192,11 @@ NAN, INF = float("nan"), float("inf")
         ),
         ({"logprobs": "all"}, 'logprobs is "model", "sampled" or None, not \'all\''),
         ({"rule": "greedy"}, 'rule is "match", "rejection" or "block", not'),
-        ({"samples": 0}, "samples must be at least 1, not 0"),
+        ({"samples": 0}, "samples must be a whole number, at least 1, not 0"),
+        ({"samples": 1.5}, "samples must be a whole number, at least 1, not 1.5"),
+        ({"max_length": 10.0}, "max_length must be a whole number"),
+        ({"schedule": 4}, "schedule is one of specdec_jax.schedule, not 4"),
+        ({"constrain": len}, "constrain is a Constraint, not <built-in"),
     ],
     ids=repr,
 )
@@ -281,3 +285,20 @@ def test_a_draft_model_may_be_shorter_than_the_cache():
 def test_drafters_that_make_no_sense(drafter, fields, words):
     with pytest.raises(ValueError, match=words):
         drafter(**fields)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bare_weights():
+    """`params` holds two sets of them, and says which is which."""
+    with pytest.raises(ValueError, match="a Params.*not a dict: wrap the target's"):
+        sd.generate(TARGET, TABLE, sd.Plain(), [[1]])
+    with pytest.raises(ValueError, match="the target's weights alone: params.target"):
+        sd.check_target(TARGET, sd.Params(TABLE))
+
+
+@pytest.mark.parametrize("option", ["batch", "max_prompt"])
+def test_compile_counts(option):
+    counts = {"batch": 1, "max_prompt": 4, option: 0}
+    params = sd.Params(TABLE)
+    with pytest.raises(ValueError, match=f"{option} must be a whole number"):
+        sd.compile(TARGET, params, sd.Plain(), max_length=64, **counts)

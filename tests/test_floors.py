@@ -45,6 +45,7 @@ FLOORS = {
     "calibration": 4,
     "_options": 4,
     "_check": 4,
+    "_rescore": 4,
     "_check_layout": 4,
     "_compile": 4,
     "_measure_acceptance": 4,

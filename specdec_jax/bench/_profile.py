@@ -137,9 +137,7 @@ _step = jax.jit(_loop.step, static_argnums=0, donate_argnums=3)
 def _root_and_sampler(
     program: Program, request: Request, run: Run
 ) -> tuple[Int[Array, " B"], Sampler]:
-    last = run.state.length[:, None] - 1
-    root = jnp.take_along_axis(run.state.tokens, last, axis=1)[:, 0]
-    return root, _run.make_sampler(program, request, run)
+    return run.state.root, _run.make_sampler(program, request, run)
 
 
 @functools.partial(jax.jit, static_argnames="program", donate_argnames="state")

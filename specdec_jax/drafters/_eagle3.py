@@ -33,6 +33,8 @@ class Eagle3(FeatureDrafter):
     def check(self, target: Target) -> None:
         """Raise `ValueError` where this is no head of that target."""
         taps, found = len(self.taps), self.config.feature_width
+        if not taps:
+            raise ValueError("an EAGLE-3 head needs taps, layers of the target to read")
         if found != taps * target.width:
             raise ValueError(
                 f"{self} reads {found} numbers, but {taps} taps of the target have "

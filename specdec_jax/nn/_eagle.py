@@ -113,7 +113,7 @@ class Eagle3Config(EagleConfig):
     of its own, its width need not be its target's.
 
     Args:
-        feature_width: of all taps together.
+        feature_width: of all taps together, as many times the target's width.
         draft_vocab_size: how many tokens it knows; None for all of the target's.
         query_key_norm: of each head, before the rotation (as in Qwen3).
         norm_before_fusion: norm the taps together first.

@@ -41,6 +41,10 @@ class FeatureDrafter(abc.ABC):
     can_pass: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):
+        if not isinstance(self.tree, StaticTree | GrownTree):
+            raise ValueError(
+                f"the tree is a StaticTree or a GrownTree, not {self.tree!r}"
+            )
         if self.kind not in ("points", "without_replacement"):
             raise ValueError(
                 f'Eagle drafts "points" or "without_replacement", not {self.kind!r}'

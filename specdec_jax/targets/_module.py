@@ -36,7 +36,7 @@ class ModuleConfig(Protocol):
 
 class Module(Protocol):
     """What a module must do: call `attend` once per layer, `tap` on the residual stream
-    after each, and leave caches alone.
+    after each, and leave caches alone. What `embed` gives is tap -1.
     """
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]: ...
@@ -142,8 +142,16 @@ class ModuleTarget:
                 tapped[layer] = x
 
         positions = cache.length[:, None] + block.depths
-        hidden = self._network(params)(block.tokens, positions, attend, tap)
+        network = self._network(params)
+        hidden = network(block.tokens, positions, attend, tap)
         tapped["final"] = hidden
+        if -1 in taps and -1 not in tapped:
+            tapped[-1] = network.embed(block.tokens)
+        if missing := [layer for layer in taps if layer not in tapped]:
+            raise ValueError(
+                f"{self.module.__name__} does not show what its layers {missing} make: "
+                "it must call tap(i, x) after each layer i"
+            )
         features = [tapped[layer] for layer in taps] or [
             jnp.zeros((*block.tokens.shape, 0), hidden.dtype)
         ]

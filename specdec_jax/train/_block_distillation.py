@@ -71,6 +71,8 @@ class BlockDistillation:
                 distance += jnp.maximum(1.0 - p[..., known].sum(-1), 0.0)
             label, is_known = drafter.index(params.drafter, some.labels)
             said = jnp.take_along_axis(log_q, label[..., None], axis=-1)[..., 0]
+            # A pruned Markov head leaves some tokens no chance at all.
+            is_known = is_known & (said > -jnp.inf)
             losses = self.law_weight * distance - self.token_weight * jnp.where(
                 is_known, said, 0.0
             )

@@ -1,5 +1,6 @@
 """A run of the trainer, from a recipe to the best parameters."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,10 +32,10 @@ def fit(
     target: Target,
     target_params: PyTree,
     corpus: Corpus,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
     stop_ids: Sequence[int] = (),
-    cache: Path | None = None,
+    cache: str | os.PathLike[str] | None = None,
     mesh: Mesh | None = None,
     report: Callable[[Event], None] = lambda event: None,
 ) -> Fitted:
@@ -58,11 +59,12 @@ def fit(
         TrainingError: the loss or a gradient is NaN or infinite.
         OSError: the disk is full.
     """
+    folder = Path(folder)
     run = Run(recipe, target, target_params, corpus, folder, mesh, stop_ids, report)
     folder.mkdir(parents=True, exist_ok=True)
     run.note_recipe()
     with Checkpoints(folder / "checkpoints") as checkpoints:
-        cache = folder / "features" if cache is None else cache
+        cache = folder / "features" if cache is None else Path(cache)
         is_one = jax.process_count() == 1
         run.prepare(cache if is_one else cache / f"process-{jax.process_index()}")
         state, more = run.begin(checkpoints)

@@ -67,6 +67,8 @@ def regenerate(
         ValueError: the folder holds answers to other prompts, or otherwise made.
         OSError: the disk is full; what is there stays.
     """
+    if not prompts:
+        raise ValueError("there is no prompt to answer")
     said = {
         "prompts": _digest(prompts),
         "temperatures": list(temperatures),

@@ -17,6 +17,7 @@ from specdec_jax import _sharding
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import BlockDrafter
+from specdec_jax.nn._features import FeatureDrafter
 from specdec_jax.train._batches import Batches, Rows
 from specdec_jax.train._checkpoints import Checkpoints, Saved
 from specdec_jax.train._corpus import Corpus
@@ -58,6 +59,28 @@ def _check_mask(mask_id: int, corpus: Corpus) -> None:
         )
 
 
+def _check_judged(recipe: Recipe, target: Target, corpus: Corpus) -> None:
+    """Raise `ValueError` where the first judgement would fail, after all the steps
+    before it: drafts are judged under rule `match`, on held-out prompts.
+    """
+    if recipe.drafter.kind != "points":
+        raise ValueError(
+            f'the trainer judges drafts of kind "points", not {recipe.drafter.kind!r}: '
+            "the same parameters serve both, so change the kind of what it has trained"
+        )
+    if isinstance(recipe.drafter, FeatureDrafter | BlockDrafter):
+        recipe.drafter.check(target)
+    held_out = corpus.part(len(corpus) - recipe.data.held_out, len(corpus))
+    judged = recipe.evaluation
+    longest = int(held_out.prompt_lengths[: judged.prompts].max(initial=0))
+    if longest + judged.new_tokens > target.max_length:
+        raise ValueError(
+            f"a held-out prompt of {longest} tokens and {judged.new_tokens} new ones "
+            f"(evaluation.new_tokens) are beyond the {target.max_length} positions "
+            "that the target was made for"
+        )
+
+
 class Run:
     """What stays the same during a run."""
 
@@ -84,6 +107,7 @@ class Run:
         self.corpus, self.learned = corpus, corpus.part(0, count)
         if self.learned.num_answer_tokens == 0:
             raise ValueError("no token of what is learned from is an answer")
+        _check_judged(recipe, target, corpus)
         if isinstance(recipe.drafter, BlockDrafter):
             _check_mask(recipe.drafter.config.mask_id, corpus)
         self.folder, self.mesh = folder, mesh

@@ -244,7 +244,7 @@ def test_a_terminal_gets_no_control_characters(run, monkeypatch):
         (("a", "--temperature=-1"), "temperature must be >= 0"),
         (("a", "--max-new-tokens=600"), "beyond the 512 positions"),
         (("a", "--max-length=40"), "raise max_length to 148"),
-        (("a", "--samples=0"), "samples must be at least 1"),
+        (("a", "--samples=0"), "samples must be a whole number, at least 1"),
         (("a", "--file-that-is-no-option"), "nrecognized options"),
         (("a", "--rule=best"), "invalid choice"),
     ],

@@ -291,6 +291,35 @@ def test_a_disk_that_is_full_while_saving(tmp_path):
     assert judged == [2, 3]  # from the first step's
 
 
+def test_what_the_first_judgement_would_refuse(tmp_path):
+    """Is refused before any step."""
+    drawn = dataclasses.replace(small.DSPARK, kind="iid")
+    recipe = dataclasses.replace(small.recipe("dspark"), drafter=drawn)
+    with pytest.raises(ValueError, match="drafts of kind \"points\", not 'iid'"):
+        small.fit(recipe, tmp_path)
+    judged = train.Evaluation(every=3, prompts=2, new_tokens=10_000)
+    with pytest.raises(ValueError, match="10000 new ones.*beyond the"):
+        small.fit(small.recipe("dspark", evaluation=judged), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pruned_markov_head_is_trained(tmp_path):
+    """Labels that it leaves no chance teach it nothing, rather than infinity."""
+    config = small.DSPARK.config
+    markov = dataclasses.replace(config.markov, top_k=2)
+    config = dataclasses.replace(config, markov=markov)
+    pruned = dataclasses.replace(small.DSPARK, config=config)
+    recipe = dataclasses.replace(small.recipe("dspark"), drafter=pruned)
+    losses = []
+
+    def note(event):
+        if isinstance(event, train.Trained):
+            losses.append(event.loss)
+
+    small.fit(recipe, tmp_path, report=note)
+    assert losses and np.isfinite(losses).all()
+
+
 def test_a_mask_that_texts_have_is_refused(tmp_path):
     """An open slot must not look like a token of a text."""
     config = dataclasses.replace(small.DFLASH.config, mask_id=5)
