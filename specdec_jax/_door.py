@@ -62,6 +62,8 @@ def prepare(
     )
     check_whole("samples", samples)
     rows = _check_prompts(prompts, target.vocab_size)
+    if not isinstance(sampling, Sampling | None):
+        raise ValueError(f"sampling is a Sampling, not {sampling!r}")
     sampling = Sampling() if sampling is None else sampling
     request = make_request(
         sampling, batch=len(rows), vocab_size=target.vocab_size, samples=samples
@@ -116,6 +118,10 @@ def make_program(
     if rule not in ("match", "rejection", "block"):
         raise ValueError(f'rule is "match", "rejection" or "block", not {rule!r}')
     check_params(params)
+    if isinstance(drafter, type):
+        raise ValueError(
+            f"the drafter is an object, not a class: {drafter.__name__}(…)"
+        )
     if logprobs not in (None, "model", "sampled"):
         raise ValueError(f'logprobs is "model", "sampled" or None, not {logprobs!r}')
     for tap in drafter.taps:

@@ -131,7 +131,7 @@ def stream(
 
     Arguments and errors are those of `generate`; the same arguments give the same
     tokens. Stop iterating whenever you like: `Stream.generation` is what there is so
-    far, its state as good as any.
+    far, its state as good as any (but see `Sampling` on what is output).
     """
     call = prepare(
         target,

@@ -23,10 +23,12 @@ _STOP_IDS = (
 class Sampling:
     """How the next token is chosen from the target's logits, and when a row ends.
 
-    Every option takes one value for all rows, or a sequence with one per row (for
-    options that are themselves sequences or mappings: a sequence of them). The order
-    is: bias, penalties, banned and allowed ids, constraint, min_new_tokens,
-    temperature, top-k, top-p, min-p; each filter works on what the one before left.
+    Every option but `constrain` and `token_bytes` takes one value for all rows, or a
+    sequence with one per row (for options that are themselves sequences or mappings: a
+    sequence of them). The order is: bias, penalties, banned and allowed ids,
+    constraint, min_new_tokens, temperature, top-k, top-p, min-p; each filter works on
+    what the one before left. Output is what this call has emitted; what an earlier one
+    did, where a call goes on from its state, counts as prompt.
 
     Args:
         temperature: 0 takes the likeliest token, ties to the lowest id.
@@ -47,8 +49,9 @@ class Sampling:
         max_new_tokens: None is until something else ends the row, at the latest a full
             cache.
         stop_ids: end the row; the id is the row's last token.
-        stop_strings: end the row with the token that completes one; needs `token_bytes`
-            (see `Tokenizer.token_bytes`).
+        stop_strings: end the row with the token that completes one, which may say more
+            than the string: cut the decoded text there. Needs `token_bytes` (see
+            `Tokenizer.token_bytes`).
         token_bytes: the bytes that each token stands for.
         seed: one for all rows (row r then draws from `fold_in(key(seed), r)`), or one
             per row; below 2**32.
@@ -199,10 +202,15 @@ def _keys(rows: "_Rows", seed: int | Sequence[int], samples: int) -> Key[Array, 
     elif samples > 1:
         folds = np.tile(np.arange(samples, dtype=np.uint32), rows.batch)
     else:
-        return jax.vmap(jax.random.key)(seeds)
-    return jax.vmap(lambda seed, fold: jax.random.fold_in(jax.random.key(seed), fold))(
+        return jax.vmap(_key)(seeds)
+    return jax.vmap(lambda seed, fold: jax.random.fold_in(_key(seed), fold))(
         seeds, folds
     )
+
+
+def _key(seed: Any) -> Any:
+    """Of the one kind whose draws are the same under `vmap`, whatever the default."""
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 def _is_number(x: Any) -> bool:
@@ -233,6 +241,8 @@ class _Rows:
         return np.asarray(values, np.float64)
 
     def ids(self, name: str, value: Any) -> list[list[int] | None]:
+        if hasattr(value, "tolist"):
+            value = value.tolist()
         if hasattr(value, "__index__"):
             raise ValueError(f"{name} must be a list of token ids: [{value}]")
         value = None if value is None else list(value)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from cases import some_slow
 from folders import random_params, tiny_target
 
@@ -332,3 +333,19 @@ def test_what_cannot_be():
     shallow = Eagle3(HEAD3, GROWN, taps=(1, 2, 3))
     with pytest.raises(ValueError, match="taps layer 3, but the target has layers"):
         sd.generate(TARGET, params_of(shallow), shallow, [TEXT], sampling=sampling)
+
+
+@pytest.mark.parametrize("drafter", [small.EAGLE, small.EAGLE3, small.DSPARK])
+def test_a_head_may_be_narrower_than_its_target(drafter):
+    """bfloat16 beside float32."""
+    config = dataclasses.replace(drafter.config, dtype="bfloat16")
+    drafter = dataclasses.replace(drafter, config=config)
+    own = drafter.init_params(jax.random.key(0), small.TARGET)
+    params = sd.Params(small.WEIGHTS, own)
+    sampling = sd.Sampling(max_new_tokens=6)
+    with jax.numpy_dtype_promotion("standard"):
+        found, plain = (
+            sd.generate(small.TARGET, params, way, [[1, 2, 3]], sampling=sampling)
+            for way in (drafter, sd.Plain())
+        )
+    assert found.tokens[0].tolist() == plain.tokens[0].tolist()

@@ -298,7 +298,7 @@ def test_bare_weights():
 
 @pytest.mark.parametrize("option", ["batch", "max_prompt"])
 def test_compile_counts(option):
-    counts = {"batch": 1, "max_prompt": 4, option: 0}
+    counts: Any = {"batch": 1, "max_prompt": 4, option: 0}
     params = sd.Params(TABLE)
     with pytest.raises(ValueError, match=f"{option} must be a whole number"):
         sd.compile(TARGET, params, sd.Plain(), max_length=64, **counts)

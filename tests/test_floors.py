@@ -27,6 +27,7 @@ FLOORS = {
     "_lesson": 1,
     "_schedule_types": 1,
     "_machine": 1,
+    "_digest": 1,
     "_sharding": 1,
     "io": 1,
     "_verify": 2,

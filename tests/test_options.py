@@ -1,5 +1,7 @@
 """A `Sampling` as arrays: what is off, what a row gets, and whose key is whose."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,3 +143,31 @@ def test_arrays_of_ids_per_row(unchecked):
 def test_a_huge_top_k_keeps_everything():
     found = request(top_k=[2**40, 3]).options.top_k
     assert found is not None and found.tolist() == [V, 3]
+
+
+@pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
+def test_the_default_kind_of_random_numbers_is_of_no_matter(kind):
+    """Other kinds draw otherwise in a batch than alone, so nothing here uses them."""
+    toy = sd.Toy()
+    weights = toy.init_params(jax.random.key(0))
+    params = sd.Params(weights, weights)
+    sampling = sd.Sampling(temperature=1.0, seed=[1, 2], max_new_tokens=12)
+
+    def texts(drafter):
+        found = sd.generate(toy, params, drafter, [[1], [2, 0]], sampling=sampling)
+        return [row.tolist() for row in found.tokens]
+
+    expected = texts(sd.Plain())
+    before = jax.config.values["jax_default_prng_impl"]
+    jax.config.update("jax_default_prng_impl", kind)
+    try:
+        assert texts(sd.Plain()) == texts(sd.DraftModel(toy)) == expected
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ids_in_an_array():
+    ids: Any = np.array([1, 2])
+    request = make_request(sd.Sampling(stop_ids=ids), batch=2, vocab_size=5)
+    assert request.options.stop_ids[:, :2].tolist() == [[1, 2], [1, 2]]

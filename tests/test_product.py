@@ -52,6 +52,14 @@ def test_few_rows_of_a_large_weight(shape, parts, monkeypatch):
         np.testing.assert_array_equal(found.reshape(-1, 1023), np.stack(alone))
 
 
+def test_a_weight_that_has_no_even_parts(monkeypatch):
+    """Row by row of the weight would take ten times as long."""
+    monkeypatch.setattr(_product, "_CACHED", 2**18)
+    x, weight = jnp.ones((2, 256)), jnp.ones((1021, 256))
+    program = jax.jit(lambda x, weight: product(x, weight)).lower(x, weight)
+    assert "while" not in program.as_text()
+
+
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3)])
 def test_no_weight_is_transposed(shape):
     """Rows on two axes, in a loop and in bfloat16, a CPU would multiply with a copy."""

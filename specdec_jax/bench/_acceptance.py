@@ -25,7 +25,7 @@ class Acceptance:
     """Of one task, or of all, at one temperature.
 
     Attributes:
-        task: or "all".
+        task: or "all tasks".
         temperature: of the answers.
         prompts: that were answered.
         tau: tokens emitted per verification.

@@ -26,6 +26,7 @@ from specdec_jax.cli._bench_ways import (
     make_ways,
     predictable,
 )
+from specdec_jax.cli._heads import read_name
 from specdec_jax.cli._prompts import encoder
 from specdec_jax.cli._schedules import check_schedule, load_tables
 from specdec_jax.cli._setup import load
@@ -199,6 +200,14 @@ def _identity(command: Bench) -> dict[str, Any]:
     weighed = [*identity.pop("costs"), *calibrations_of(command)]
     if weighed:
         identity["weighed"] = [f"{file.name} {_digest(file)}" for file in weighed]
+    heads = [
+        read_name(name.removeprefix("head:")).folder
+        for name in command.drafters
+        if name.startswith("head:")
+    ]
+    files = sorted({x for head in heads for x in head.glob("*.safetensors")})
+    if files:
+        identity["weights"] = [f"{x.parent.name} {_digest(x)}" for x in files]
     return identity | {
         "prompts": command.prompts.name,
         "prompts_sha256": _digest(command.prompts),

@@ -5,12 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 from jaxtyping import PyTree
 
 import specdec_jax as sd
 from specdec_jax import bench as measuring
+from specdec_jax._digest import digest
 from specdec_jax.bench import Acceptance
 from specdec_jax.cli._arguments_measuring import Evaluate
 from specdec_jax.cli._heads import load_head, with_tree
@@ -67,15 +66,16 @@ def _show(tree: str, rows: list[Acceptance], screens: Screens) -> None:
 
 def _settings(command: Evaluate, params: PyTree) -> dict[str, Any]:
     """What all numbers of a file share."""
-    weights = hashlib.sha256()
-    for leaf in jax.tree.leaves(params):
-        weights.update(np.asarray(leaf).tobytes())
+    texts = hashlib.sha256()
+    for file in command.prompts:
+        texts.update(file.read_bytes())
     return {
         "head": str(command.head),
-        "weights": weights.hexdigest()[:16],
+        "weights": digest(params),
         "model": command.model.model,
         "dtype": command.model.dtype,
         "prompts": [Path(file).name for file in command.prompts],
+        "prompts_sha256": texts.hexdigest()[:16],
         "per_task": command.answering.per_task,
         "max_prompt": command.answering.max_prompt,
         "new_tokens": command.answering.new_tokens,

@@ -141,6 +141,7 @@ class FeatureDrafter(abc.ABC):
         cache = _cache.commit(state.cache, pending, path, accepted.length)
         last = jnp.maximum(accepted.length - 1, 0)[:, None, None]
         newest = jnp.take_along_axis(output, last, axis=1)[:, 0]
+        newest = newest.astype(state.output.dtype)
         has_new = (accepted.length > 0)[:, None]
         return FeatureState(cache, jnp.where(has_new, newest, state.output))
 

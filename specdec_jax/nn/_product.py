@@ -52,12 +52,17 @@ def _rows(x: Float[Array, "... I"], weight: Float[Array, "O I"]) -> Array:
     multiply rows on two axes with a transposed copy of the weight.
     """
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    count, on_cpu = rows.shape[0], _as_they_are
+    count, on_cpu = rows.shape[0], None
     if x.dtype == jnp.bfloat16 and count == 1:
         on_cpu = _twice
     elif x.dtype == jnp.float32 and 1 < count <= _FEW and weight.nbytes >= _LARGE:
         on_cpu = _one_by_one
-    result = jax.lax.platform_dependent(rows, weight, cpu=on_cpu, default=_as_they_are)
+    if on_cpu is None:
+        result = _as_they_are(rows, weight)
+    else:
+        result = jax.lax.platform_dependent(
+            rows, weight, cpu=on_cpu, default=_as_they_are
+        )
     return result.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -75,9 +80,11 @@ def _one_by_one(rows: Array, weight: Array) -> Array:
     processor's cache: XLA multiplies a matrix and a vector as fast as memory is read,
     but a few rows at once in twice the time.
     """
-    parts = -(-weight.nbytes // _CACHED)
-    while weight.shape[0] % parts:
-        parts += 1
+    least = -(-weight.nbytes // _CACHED)
+    even = (n for n in range(least, 2 * least) if weight.shape[0] % n == 0)
+    parts = next(even, None)
+    if parts is None:  # 32,003 tokens, say
+        return _as_they_are(rows, weight)
 
     def multiply(part: Array) -> Array:
         return jax.lax.map(lambda row: _dot("i,oi->o", row, part), rows)

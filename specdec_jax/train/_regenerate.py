@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from specdec_jax._digest import digest
 from specdec_jax._generate import generate
 from specdec_jax._options import Sampling
 from specdec_jax._types import Drafter, Params, Target
@@ -71,6 +72,7 @@ def regenerate(
         raise ValueError("there is no prompt to answer")
     said = {
         "prompts": _digest(prompts),
+        "target": digest(params.target),
         "temperatures": list(temperatures),
         "max_new_tokens": max_new_tokens,
         "stop_ids": list(stop_ids),

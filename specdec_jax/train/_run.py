@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from specdec_jax import _sharding
+from specdec_jax._digest import digest
 from specdec_jax._lesson import Lesson
 from specdec_jax._types import Params, Target
 from specdec_jax.nn import BlockDrafter
@@ -131,6 +132,10 @@ class Run:
     def note_recipe(self) -> None:
         """Keep it with the run; refuse to go on with another."""
         file, now = self.folder / "recipe.json", described(self.recipe)
+        now |= {
+            "the corpus": self.corpus.digest(),
+            "the target's parameters": digest(self.target_params),
+        }
         now = json.loads(json.dumps(now))
         if file.exists():
             changed = differences(json.loads(file.read_text("utf-8")), now)

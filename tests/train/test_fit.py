@@ -306,6 +306,7 @@ def test_what_the_first_judgement_would_refuse(tmp_path):
 def test_a_pruned_markov_head_is_trained(tmp_path):
     """Labels that it leaves no chance teach it nothing, rather than infinity."""
     config = small.DSPARK.config
+    assert config.markov is not None
     markov = dataclasses.replace(config.markov, top_k=2)
     config = dataclasses.replace(config, markov=markov)
     pruned = dataclasses.replace(small.DSPARK, config=config)
@@ -327,6 +328,18 @@ def test_a_mask_that_texts_have_is_refused(tmp_path):
     recipe = dataclasses.replace(small.recipe("dflash"), drafter=drafter)
     with pytest.raises(ValueError, match="mask_id 5 is a token of the texts"):
         small.fit(recipe, tmp_path)
+
+
+def test_another_corpus_or_target_is_refused(tmp_path):
+    """Even where features are computed anew, and nothing else would notice."""
+    data = dataclasses.replace(small.recipe("eagle").data, features="online")
+    recipe = small.recipe("eagle", steps=1, data=data)
+    small.fit(recipe, tmp_path)
+    other = jax.tree.map(lambda x: -x, small.WEIGHTS)
+    with pytest.raises(ValueError, match="the target's parameters was"):
+        train.fit(recipe, small.TARGET, other, small.corpus(), tmp_path)
+    with pytest.raises(ValueError, match="the corpus was"):
+        train.fit(recipe, small.TARGET, small.WEIGHTS, small.corpus(40), tmp_path)
 
 
 def test_another_recipe_is_refused(tmp_path):

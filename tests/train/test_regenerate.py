@@ -1,5 +1,6 @@
 """The target's answers, written as a corpus."""
 
+import jax
 import numpy as np
 import pytest
 import small
@@ -18,11 +19,11 @@ PROMPTS = [
 ]
 
 
-def regenerate(folder, prompts=PROMPTS, **more):
+def regenerate(folder, prompts=PROMPTS, weights=small.WEIGHTS, **more):
     options = {"batch": 2, "shard": 3, "max_new_tokens": 7, "temperatures": (0.0, 0.9)}
     return train.regenerate(
         small.TARGET,
-        sd.Params(small.WEIGHTS),
+        sd.Params(weights),
         sd.NGram(),
         prompts,
         folder,
@@ -74,3 +75,6 @@ def test_other_answers_need_another_folder(tmp_path):
         regenerate(tmp_path, temperatures=(1.0,))
     with pytest.raises(ValueError, match="made with other prompts"):
         regenerate(tmp_path, PROMPTS[:4])
+    other = jax.tree.map(lambda x: -x, small.WEIGHTS)
+    with pytest.raises(ValueError, match="made with other target"):
+        regenerate(tmp_path, weights=other)
