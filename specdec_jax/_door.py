@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from specdec_jax import _run, _sharding
-from specdec_jax._door_schedule import check_profile, check_schedule
+from specdec_jax._door_schedule import check_profile, check_schedule, is_chain
 from specdec_jax._options import (
     NO_LIMIT,
     Request,
@@ -142,7 +142,7 @@ def make_program(
     is_learned = model is not None or hasattr(drafter, "init_params")
     if is_learned and not jax.tree.leaves(params.drafter):
         raise ValueError(f"{drafter} needs params.drafter, its own parameters")
-    if rule == "block" and drafter.num_nodes != drafter.max_depth + 1:
+    if rule == "block" and not is_chain(drafter):
         raise ValueError(f'rule "block" verifies chains; {drafter} drafts a tree')
     if rule == "match" and drafter.kind != "points":
         raise ValueError(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from specdec_jax import _sharding
+from specdec_jax._best_first import MarginalTree
 from specdec_jax._options import Request, Sampling, make_request
 from specdec_jax._run import Program
 from specdec_jax._schedule_types import Schedule
@@ -15,6 +16,13 @@ from specdec_jax._types import Draft, Drafter, Params, Rule, Sampler, Target
 from specdec_jax.schedule import Calibration, CostTable, Fingerprint, Profile
 
 _SLOTS = 64  # of a cache that is never made
+
+
+def is_chain(drafter: Drafter) -> bool:
+    """Whether every draft is one: a tree that may grow wider is none, however small."""
+    tree = getattr(drafter, "tree", None)
+    may_branch = isinstance(tree, MarginalTree) or getattr(tree, "width", 1) > 1
+    return drafter.num_nodes == drafter.max_depth + 1 and not may_branch
 
 
 def check_schedule(
@@ -39,8 +47,7 @@ def check_schedule(
             f'any of it, which biases the text under rule "{rule}": use rule "match", '
             "or EarlyStop or LaggedBudget"
         )
-    is_chain = drafter.num_nodes == drafter.max_depth + 1
-    is_drawn = drafter.kind != "points" and not is_chain
+    is_drawn = drafter.kind != "points" and not is_chain(drafter)
     if schedule.needs_confidence and is_drawn and rule != "match":
         raise ValueError(
             f'{drafter} draws a tree, and under rule "{rule}" confidence may prune '

@@ -140,9 +140,9 @@ def block(
     batch, num_nodes = draft.tokens.shape
     rows = jnp.arange(batch, dtype=jnp.int32)
     nobody = jnp.zeros((batch, num_nodes), jnp.bool_)
-    is_drafted = (
-        jnp.cumprod(draft.valid.at[:, 0].set(True), axis=1, dtype=jnp.int32) > 0
-    )
+    above = jnp.arange(-1, num_nodes - 1, dtype=jnp.int32)[None, :]
+    valid = draft.valid & (draft.parents == above)  # a sibling would end the chain
+    is_drafted = jnp.cumprod(valid.at[:, 0].set(True), axis=1, dtype=jnp.int32) > 0
     weight = jnp.ones(batch, jnp.float32)
     last, law = jnp.zeros(batch, jnp.int32), jnp.exp(log_p[:, 0])
     for i in range(num_nodes):

@@ -3,11 +3,14 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import small
 from cases import DECODER, TABLE, Guess
 
 import specdec_jax as sd
+from specdec_jax._door_schedule import is_chain
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -302,3 +305,15 @@ def test_compile_counts(option):
     params = sd.Params(TABLE)
     with pytest.raises(ValueError, match=f"{option} must be a whole number"):
         sd.compile(TARGET, params, sd.Plain(), max_length=64, **counts)
+
+
+def test_a_small_tree_is_no_chain():
+    """It has as many nodes as a chain of its depth, and may have siblings."""
+    tree = sd.GrownTree(num_nodes=3, depth=2, width=2)
+    assert is_chain(dataclasses.replace(small.EAGLE, tree=sd.GrownTree(3, 2, 1)))
+    assert not is_chain(dataclasses.replace(small.EAGLE, tree=tree))
+    assert not is_chain(dataclasses.replace(small.DFLASH, tree=sd.MarginalTree(3)))
+    wide = dataclasses.replace(small.EAGLE, tree=tree)
+    params = sd.Params(small.WEIGHTS, wide.init_params(jax.random.key(0), small.TARGET))
+    with pytest.raises(ValueError, match='rule "block" verifies chains'):
+        sd.generate(small.TARGET, params, wide, [[1]], rule="block", max_length=64)

@@ -159,7 +159,8 @@ class Run:
             self.drafter.taps,
             width=self.target.width,
             length=data.length,
-            name=f"{self.recipe.target}, {self.recipe.dtype}",
+            name=f"{self.recipe.target} {digest(self.target_params)}, "
+            f"{self.recipe.dtype}",
         )
         self.cache.fill(
             self.observe,

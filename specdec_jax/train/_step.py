@@ -41,10 +41,11 @@ def init_state(
 ) -> TrainState:
     """A run at its beginning."""
     params = jax.tree.map(
-        lambda x: x.astype(jnp.float32) if _is_trained(x) else jnp.asarray(x), params
-    )
+        lambda x: jnp.array(x, jnp.float32 if _is_trained(x) else None), params
+    )  # copies: a step consumes its state
     trained, _ = _split(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(trained), key)
+    start, own = jnp.zeros((), jnp.int32), jnp.copy(key)
+    return TrainState(start, params, optimizer.init(trained), own)
 
 
 def make_train_step(
