@@ -162,7 +162,9 @@ def block(
             q = _candidate_law(draft, i + 1, nobody, kind, log_p.shape[-1])
             residual = jnp.maximum(weight[:, None] * p - q, 0.0)
             mass = residual.sum(-1)
-            is_end = ~is_drafted[:, i + 1]
+            # Where no token can follow, or none is known to (NaN), nothing is left over
+            # that could pay for a miss: the chain ends there.
+            is_end = ~is_drafted[:, i + 1] | ~(p.sum(-1) > 0)
             whole = mass + 1.0 - weight
             threshold = jnp.where(
                 is_end,
