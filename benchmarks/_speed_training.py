@@ -75,7 +75,8 @@ def _prepare(
     step = train.make_train_step(
         model.target, drafter, recipe.objective, optimizer, dtype="float32"
     )
-    start, noise, texts, features = jax.random.split(jax.random.key(0), 4)
+    start, noise, *rest = jax.random.split(jax.random.key(0), 5)
+    texts, features, hidden = rest
     state = train.init_state(drafter.init_params(start, model.target), optimizer, noise)
     shape = (1, recipe.data.rows, recipe.data.length)
     everywhere = jnp.ones(shape, jnp.int32)
@@ -86,7 +87,7 @@ def _prepare(
         texts=everywhere,
         is_answer=everywhere > 0,
         features=jax.random.normal(features, (*shape, taps * width)),
-        hidden=jax.random.normal(noise, (*shape, width)),
+        hidden=jax.random.normal(hidden, (*shape, width)),
     )
     return step, state, lessons
 

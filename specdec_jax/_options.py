@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from specdec_jax import _stops
+from specdec_jax._constraint import check_constraint
 from specdec_jax._types import Constraint, Options, Penalties
 
 NO_LIMIT = 2**30  # more new tokens than any cache has slots
@@ -107,8 +108,8 @@ def make_request(
     Raises:
         ValueError: in the caller's words, naming the option and the row.
     """
-    if not isinstance(sampling.constrain, Constraint | None):
-        raise ValueError(f"constrain is a Constraint, not {sampling.constrain!r}")
+    if sampling.constrain is not None:
+        check_constraint(sampling.constrain, vocab_size)
     rows = _Rows(batch, vocab_size)
     temperature = rows.numbers(
         "temperature", sampling.temperature, lambda x: x >= 0, ">= 0"

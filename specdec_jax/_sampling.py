@@ -239,10 +239,14 @@ def _step_keys(sampler: Sampler, role: int) -> Key[Array, " B"]:
 
 
 def _filtered(options: Options, scores: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """Tempered and filtered scores; a row at temperature 0 keeps its scale, and of its
-    tokens at least the best.
+    """Scores below the best, tempered and filtered; a row at temperature 0 keeps its
+    scale, and of its tokens at least the best.
     """
     temperature = jnp.where(options.temperature > 0, options.temperature, 1.0)
+    best = scores.max(-1, keepdims=True)
+    # First, while they are exact: large scores, or small temperatures, leave no digits
+    # for what tells tokens apart.
+    scores = scores - jnp.where(jnp.isfinite(best), best, 0.0)
     scores = scores / temperature[:, None, None]
     if options.top_k is not None:
         scores = _filters.top_k(scores, options.top_k)

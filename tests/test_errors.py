@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
@@ -27,6 +28,15 @@ class Untraced(sd.Toy):
 
 TARGET, DRAFTER = Untraced(), sd.NGram()
 PROMPTS: Any = [[1, 2, 3], [4]]
+
+
+def constraint(mask: Any, *, grows: bool = False) -> sd.Constraint:
+    """Which always allows the same."""
+    return sd.Constraint(
+        jnp.zeros(2),
+        lambda state: mask,
+        lambda state, token: jnp.zeros(3) if grows else state,
+    )
 
 
 def attempt(
@@ -200,6 +210,9 @@ NAN, INF = float("nan"), float("inf")
         ({"max_length": 10.0}, "max_length must be a whole number"),
         ({"schedule": 4}, "schedule is one of specdec_jax.schedule, not 4"),
         ({"constrain": len}, "constrain is a Constraint, not <built-in"),
+        ({"constrain": constraint(jnp.zeros(7))}, "7 booleans.*not float32"),
+        ({"constrain": constraint(jnp.full(5, True))}, r"7 booleans.*not bool\[5\]"),
+        ({"constrain": constraint(jnp.full(7, True), grows=True)}, "another kind of"),
     ],
     ids=repr,
 )

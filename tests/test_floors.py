@@ -28,6 +28,7 @@ FLOORS = {
     "_schedule_types": 1,
     "_machine": 1,
     "_digest": 1,
+    "_constraint": 1,
     "_sharding": 1,
     "io": 1,
     "_verify": 2,

@@ -319,3 +319,57 @@ def test_a_token_that_nothing_may_follow_comes_as_often(rule, kind):
     share = np.mean([row[0] == 0 for row in found.tokens])
     law = jax.nn.softmax(weights["logits"][toy.context([1, 2])])
     assert abs(share - float(law[0])) < 0.024
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [
+        ("match", "points"),
+        *(
+            (rule, kind)
+            for rule in ("rejection", "block")
+            for kind in ("points", "iid")
+        ),
+    ],
+)
+@pytest.mark.parametrize("temperature", [1e-3, 1e-8, 1e-20, 1e-30])
+def test_hardly_any_temperature_is_none(temperature, rule, kind):
+    """The text as at 0, certain of itself: what tells scores apart must outlast their
+    division by next to nothing.
+    """
+    toy = sd.Toy(vocab_size=7)
+    weights = jax.tree.map(lambda x: 9 * x, toy.init_params(jax.random.key(0)))
+    drafter = sd.DraftModel(toy, kind=kind)
+    greedy, cold = (
+        sd.generate(
+            toy,
+            sd.Params(weights, weights),
+            drafter,
+            [[1, 2], [3]],
+            sampling=sd.Sampling(temperature=x, max_new_tokens=24),
+            rule=rule,
+            logprobs="sampled",
+        )
+        for x in (0.0, temperature)
+    )
+    assert cold.logprobs is not None
+    for a, b, said in zip(greedy.tokens, cold.tokens, cold.logprobs, strict=True):
+        assert a.tolist() == b.tolist()
+        np.testing.assert_array_equal(said, 0.0)
+
+
+@pytest.mark.parametrize("bias", [1e2, 1e6, 1e9])
+def test_a_large_bias_leaves_the_law_as_it_is(bias):
+    """Of two tokens, as far as float32 tells their scores apart."""
+    toy = sd.Toy(vocab_size=7)
+    params = sd.Params(toy.init_params(jax.random.key(0)))
+    sampling = sd.Sampling(
+        temperature=0.7, seed=3, max_new_tokens=1, bias={2: bias, 3: bias}
+    )
+    found = sd.generate(
+        toy, params, sd.Plain(), [[1, 2]], sampling=sampling, samples=4096
+    )
+    logits = params.target["logits"][toy.context([1, 2])] + jnp.float32(bias)
+    law = jax.nn.softmax((logits[2:4] - logits[2:4].max()) / 0.7)
+    share = np.mean([row[0] == 2 for row in found.tokens])
+    assert abs(share - float(law[0])) < 0.04  # five standard errors

@@ -3,7 +3,7 @@
 import numpy as np
 
 from specdec_jax._door import Prompts, prepare
-from specdec_jax._door_schedule import profiles, reports_confidence
+from specdec_jax._door_schedule import is_chain, profiles, reports_confidence
 from specdec_jax._measure_acceptance import judged_drafts
 from specdec_jax._options import Sampling
 from specdec_jax._types import Drafter, Params, Rule, Target
@@ -30,7 +30,7 @@ def collect(
         ValueError: for trees, drafters that report no confidence, rows that are sampled
             in different ways, and what `generate` refuses.
     """
-    if drafter.num_nodes != drafter.max_depth + 1:
+    if not is_chain(drafter):
         raise ValueError(f"confidence is calibrated on chains; {drafter} drafts a tree")
     call = prepare(
         target,

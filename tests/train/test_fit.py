@@ -330,6 +330,28 @@ def test_a_mask_that_texts_have_is_refused(tmp_path):
         small.fit(recipe, tmp_path)
 
 
+def test_features_of_another_target_are_refused(tmp_path):
+    """In a folder that runs share."""
+    recipe, corpus = small.recipe("eagle", steps=1), small.corpus()
+    cache = tmp_path / "features"
+    small.fit(recipe, tmp_path / "one", cache=cache)
+    other = jax.tree.map(lambda x: 1.5 * x, small.WEIGHTS)
+    with pytest.raises(ValueError, match="features of another target"):
+        train.fit(recipe, small.TARGET, other, corpus, tmp_path / "two", cache=cache)
+
+
+def test_a_step_consumes_its_state_alone():
+    """Not the parameters and the key that the state was made of."""
+    recipe, key = small.recipe("eagle"), jax.random.key(0)
+    optimizer = recipe.optimizer.make(recipe.steps)
+    params = recipe.drafter.init_params(key, small.TARGET)
+    state = train.init_state(params, optimizer, key)
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()
+    assert not key.is_deleted()
+    assert not any(x.is_deleted() for x in jax.tree.leaves(params))
+
+
 def test_another_corpus_or_target_is_refused(tmp_path):
     """Even where features are computed anew, and nothing else would notice."""
     data = dataclasses.replace(small.recipe("eagle").data, features="online")
